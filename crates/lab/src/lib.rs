@@ -1,1 +1,6 @@
+//! Measuring and proving: synthetic checkpoints, the distance from other implementations,
+//! receipts, ceilings and benchmarks.
 
+#![forbid(unsafe_code)]
+
+pub mod synth;

@@ -1,0 +1,276 @@
+//! Model families as descriptions: which parts a layer has, and their sizes.
+
+use numerics::op::delta_rule::DeltaShape;
+use serde_json::{Value, json};
+
+use super::error::ConfigError;
+use super::json::{Fields, bad};
+
+/// A family, by the `model_type` of its config.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// Qwen3.5-MoE, text part.
+    Qwen35Moe,
+    /// Qwen3-MoE.
+    Qwen3Moe,
+}
+
+const KNOWN: &str = "qwen3_5_moe, qwen3_5_moe_text, qwen3_moe";
+
+/// The `model_type`s that can be run, for messages.
+pub fn known_families() -> &'static str {
+    KNOWN
+}
+
+impl Family {
+    fn parse(model_type: &str) -> Result<Family, ConfigError> {
+        match model_type.strip_suffix("_text").unwrap_or(model_type) {
+            "qwen3_5_moe" => Ok(Family::Qwen35Moe),
+            "qwen3_moe" => Ok(Family::Qwen3Moe),
+            _ => Err(ConfigError::UnknownFamily { found: model_type.into(), known: KNOWN }),
+        }
+    }
+
+    /// The name of the family.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Qwen35Moe => "qwen3_5_moe",
+            Family::Qwen3Moe => "qwen3_moe",
+        }
+    }
+}
+
+/// How a layer mixes tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mixer {
+    /// Softmax attention over all positions.
+    Attention,
+    /// The gated delta net.
+    DeltaNet,
+}
+
+/// What follows the mixer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FeedForward {
+    /// Routed experts.
+    Moe,
+    /// One MLP of this width.
+    Dense(usize),
+}
+
+/// The routed experts of a layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Moe {
+    /// How many there are.
+    pub experts: usize,
+    /// How many a token uses.
+    pub top_k: usize,
+    /// Width of each.
+    pub width: usize,
+    /// Width of the shared expert, if there is one.
+    pub shared_width: Option<usize>,
+    /// Divide by the sum over the selected experts, not over all.
+    pub norm_top_k: bool,
+}
+
+/// The sizes of a delta-net layer.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaNet {
+    /// Heads and their widths.
+    pub shape: DeltaShape,
+    /// Inputs that the convolution sees.
+    pub taps: usize,
+}
+
+impl DeltaNet {
+    /// Width of q, k and v together.
+    pub fn channels(&self) -> usize {
+        let s = self.shape;
+        2 * s.key_heads * s.key_dim + s.value_heads * s.value_dim
+    }
+}
+
+/// Everything a forward pass needs to know about a checkpoint but its weights.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// The family.
+    pub family: Family,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Tokens of the vocabulary.
+    pub vocab: usize,
+    /// Positions the model was made for.
+    pub positions_max: usize,
+    /// Mixer and feed-forward of every layer.
+    pub layers: Vec<(Mixer, FeedForward)>,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Dimensions of a head that are rotated.
+    pub rotated: usize,
+    /// Base of the rotary frequencies.
+    pub theta: f64,
+    /// RMSNorm's epsilon.
+    pub eps: f32,
+    /// The norm weight is 1 + w.
+    pub centred: bool,
+    /// q_proj also gives a gate for the output.
+    pub output_gate: bool,
+    /// The routed experts.
+    pub moe: Moe,
+    /// The delta net, where a layer has one.
+    pub delta: Option<DeltaNet>,
+    /// lm_head is the embedding, unless the checkpoint has its own.
+    pub tied: bool,
+}
+
+impl Description {
+    /// Reads the text part of a config.json.
+    ///
+    /// # Errors
+    /// A family that is not known, a field that is missing or not computable here.
+    pub fn parse(config: &Value) -> Result<Description, ConfigError> {
+        let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or("");
+        let family = Family::parse(model_type)?;
+        let fields = Fields { json: config, family: family.name() };
+        refuse_variants(&fields)?;
+        let qwen35 = family == Family::Qwen35Moe;
+        let hidden = fields.size(&["hidden_size"])?;
+        let heads = fields.size(&["num_attention_heads"])?;
+        let head_dim = fields.optional_size(&["head_dim"])?.unwrap_or(hidden / heads);
+        let layers = layers(&fields, qwen35)?;
+        let delta = layers.iter().any(|l| l.0 == Mixer::DeltaNet);
+        let (theta, rotated) = rope(&fields, head_dim, if qwen35 { 0.25 } else { 1.0 })?;
+        let description = Description {
+            family,
+            hidden,
+            vocab: fields.size(&["vocab_size"])?,
+            positions_max: fields.size(&["max_position_embeddings"])?,
+            layers,
+            heads,
+            kv_heads: fields.optional_size(&["num_key_value_heads"])?.unwrap_or(heads),
+            head_dim,
+            rotated,
+            theta,
+            eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            centred: qwen35,
+            output_gate: qwen35 && fields.flag("attn_output_gate", true)?,
+            moe: moe(&fields, qwen35)?,
+            delta: if delta { Some(delta_net(&fields)?) } else { None },
+            tied: fields.flag("tie_word_embeddings", false)?,
+        };
+        divides("num_key_value_heads", description.kv_heads, heads)?;
+        Ok(description)
+    }
+}
+
+/// Refuses what would silently compute something else.
+fn refuse_variants(fields: &Fields<'_>) -> Result<(), ConfigError> {
+    fields.only("hidden_act", &[json!("silu")])?;
+    fields.only("attention_bias", &[json!(false)])?;
+    fields.only("use_sliding_window", &[json!(false)])?;
+    fields.only("quantization_config", &[])
+}
+
+fn layers(fields: &Fields<'_>, qwen35: bool) -> Result<Vec<(Mixer, FeedForward)>, ConfigError> {
+    let count = fields.size(&["num_hidden_layers"])?;
+    let mixers = match fields.list("layer_types")? {
+        Some(list) if list.len() == count => {
+            list.iter().map(mixer).collect::<Result<Vec<_>, _>>()?
+        }
+        Some(list) => {
+            let expected = format!("{count} entries (num_hidden_layers)");
+            return Err(bad("layer_types", &json!(list.len()), &expected));
+        }
+        None if qwen35 => {
+            let step = fields.optional_size(&["full_attention_interval"])?.unwrap_or(4);
+            let full = |i| (i + 1) % step == 0;
+            (0..count).map(|i| if full(i) { Mixer::Attention } else { Mixer::DeltaNet }).collect()
+        }
+        None => vec![Mixer::Attention; count],
+    };
+    let step = fields.optional_size(&["decoder_sparse_step"])?.unwrap_or(1);
+    let dense = fields.list("mlp_only_layers")?.unwrap_or(&[]);
+    let is_dense = |i: usize| dense.contains(&json!(i)) || (i + 1) % step != 0;
+    let mut out = Vec::with_capacity(count);
+    for (i, mixer) in mixers.into_iter().enumerate() {
+        let feed_forward = if is_dense(i) {
+            FeedForward::Dense(fields.size(&["intermediate_size"])?)
+        } else {
+            FeedForward::Moe
+        };
+        out.push((mixer, feed_forward));
+    }
+    Ok(out)
+}
+
+fn mixer(name: &Value) -> Result<Mixer, ConfigError> {
+    match name.as_str() {
+        Some("full_attention") => Ok(Mixer::Attention),
+        Some("linear_attention") => Ok(Mixer::DeltaNet),
+        _ => Err(bad("layer_types", name, "full_attention or linear_attention")),
+    }
+}
+
+/// Theta and the rotated dimensions.
+fn rope(fields: &Fields<'_>, head_dim: usize, part: f64) -> Result<(f64, usize), ConfigError> {
+    let parameters = fields.nested("rope_parameters");
+    for place in [parameters, fields.nested("rope_scaling")] {
+        let kind = place.text("rope_type").or(place.text("type"));
+        // Multimodal sections with three equal position ids are plain rotary embedding.
+        if let Some(found) = kind.filter(|k| !matches!(*k, "default" | "mrope")) {
+            return Err(ConfigError::RopeType { found: found.to_string() });
+        }
+    }
+    let either = |name| Ok::<_, ConfigError>(parameters.number(name)?.or(fields.number(name)?));
+    let theta = either("rope_theta")?.unwrap_or(10_000.0);
+    if theta < 1.0 {
+        return Err(bad("rope_theta", &json!(theta), "at least 1"));
+    }
+    let part = either("partial_rotary_factor")?.unwrap_or(part);
+    let rotated = (head_dim as f64 * part) as usize;
+    if !rotated.is_multiple_of(2) || rotated > head_dim {
+        return Err(bad("partial_rotary_factor", &json!(part), "an even number of rotated dims"));
+    }
+    Ok((theta, rotated))
+}
+
+fn moe(fields: &Fields<'_>, qwen35: bool) -> Result<Moe, ConfigError> {
+    let experts = fields.size(&["num_experts", "num_local_experts"])?;
+    let top_k = fields.size(&["num_experts_per_tok"])?;
+    if top_k > experts {
+        return Err(bad("num_experts_per_tok", &json!(top_k), &format!("at most {experts}")));
+    }
+    Ok(Moe {
+        experts,
+        top_k,
+        width: fields.size(&["moe_intermediate_size"])?,
+        shared_width: if qwen35 {
+            Some(fields.size(&["shared_expert_intermediate_size"])?)
+        } else {
+            None
+        },
+        norm_top_k: fields.flag("norm_topk_prob", true)?,
+    })
+}
+
+fn delta_net(fields: &Fields<'_>) -> Result<DeltaNet, ConfigError> {
+    let shape = DeltaShape {
+        key_heads: fields.size(&["linear_num_key_heads"])?,
+        value_heads: fields.size(&["linear_num_value_heads"])?,
+        key_dim: fields.size(&["linear_key_head_dim"])?,
+        value_dim: fields.size(&["linear_value_head_dim"])?,
+    };
+    divides("linear_num_key_heads", shape.key_heads, shape.value_heads)?;
+    Ok(DeltaNet { shape, taps: fields.size(&["linear_conv_kernel_dim"])? })
+}
+
+fn divides(field: &'static str, part: usize, whole: usize) -> Result<(), ConfigError> {
+    if whole.is_multiple_of(part) {
+        return Ok(());
+    }
+    Err(bad(field, &json!(part), &format!("a divisor of {whole}")))
+}

@@ -1,0 +1,191 @@
+//! The forward pass, in the order of NUMERICS.md.
+
+use half::bf16;
+use numerics::Cpu;
+use numerics::op::linear::{Output, Prepared};
+use numerics::op::rope::{Angles, inverse_frequencies};
+use store::checkpoint::Checkpoint;
+
+use super::config::Description;
+use super::error::ModelError;
+use super::load::{FeedForwardLayer, Layer, Loader, MixerLayer};
+use super::rows::{Place, Projection, add};
+use super::state::{LayerState, State};
+use super::weight::Weight;
+use crate::counters::PhaseCounters;
+use crate::index::{LayerIdx, TokenId};
+
+/// Which positions of a chunk get logits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Logits {
+    /// None: a chunk in the middle of a prompt.
+    None,
+    /// The last one.
+    Last,
+    /// Every one, in order.
+    All,
+}
+
+/// A model that is ready to run; it holds no sequence.
+pub struct Model {
+    description: Description,
+    fingerprint: String,
+    cpu: Cpu,
+    embedding: Weight,
+    layers: Vec<Layer>,
+    norm: Vec<f32>,
+    head: Weight,
+    frequencies: Vec<f32>,
+}
+
+impl Model {
+    /// Finds every tensor that the description needs; reads only the small ones.
+    ///
+    /// # Errors
+    /// A config that is not computable here; a tensor that is absent or of another shape.
+    pub fn load(checkpoint: &Checkpoint, cpu: Cpu) -> Result<Model, ModelError> {
+        let d = Description::parse(checkpoint.text_config())?;
+        let loader = Loader { from: checkpoint, d: &d };
+        let embedding = Weight::load(checkpoint, "model.embed_tokens.weight", d.vocab, d.hidden)?;
+        let head = match checkpoint.find("lm_head.weight") {
+            None if d.tied => embedding.clone(),
+            _ => Weight::load(checkpoint, "lm_head.weight", d.vocab, d.hidden)?,
+        };
+        let layers = (0..d.layers.len()).map(|i| loader.layer(LayerIdx(i)));
+        Ok(Model {
+            embedding,
+            layers: layers.collect::<Result<_, _>>()?,
+            norm: loader.norm("model.norm.weight", d.hidden)?,
+            head,
+            frequencies: inverse_frequencies(d.theta, d.rotated),
+            fingerprint: checkpoint.sha256_fingerprint(),
+            description: d,
+            cpu,
+        })
+    }
+
+    /// What the model is.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// Identifies the checkpoint (see `Checkpoint::sha256_fingerprint`).
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// The processor that it runs on.
+    pub fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    /// Runs a chunk of a sequence through all layers.
+    ///
+    /// Shapes: the result is `[positions asked for, vocab]`. However a sequence is cut into
+    /// chunks, its logits and its state are the same.
+    ///
+    /// # Errors
+    /// A token outside the vocabulary, more positions than the model has, a value that is not
+    /// finite. The state is then not to be used again.
+    pub fn forward(
+        &self,
+        state: &mut State,
+        ids: &[TokenId],
+        logits: Logits,
+        counters: &mut PhaseCounters,
+    ) -> Result<Vec<f32>, ModelError> {
+        self.check(state, ids)?;
+        self.cpu.enter(|| {
+            let mut h = Vec::with_capacity(ids.len() * self.description.hidden);
+            for id in ids {
+                h.extend(self.embedding.row(id.0 as usize)?);
+            }
+            let first = state.positions;
+            let angles: Vec<Angles> = (first..first + ids.len())
+                .map(|position| Angles::at(position, &self.frequencies))
+                .collect();
+            for (i, layer) in self.layers.iter().enumerate() {
+                let at = Place { cpu: &self.cpu, layer: Some(LayerIdx(i)) };
+                self.layer(at, layer, &mut state.layers[i], &angles, &mut h, counters)?;
+            }
+            state.positions += ids.len();
+            counters.tokens += ids.len() as u64;
+            counters.passes += 1;
+            self.logits(h, logits, counters)
+        })
+    }
+
+    fn check(&self, state: &State, ids: &[TokenId]) -> Result<(), ModelError> {
+        let (vocab, limit) = (self.description.vocab, self.description.positions_max);
+        if ids.is_empty() {
+            return Err(ModelError::EmptyPrompt);
+        }
+        if let Some(token) = ids.iter().find(|id| id.0 as usize >= vocab) {
+            return Err(ModelError::Token { token: *token, vocab });
+        }
+        let needed = state.positions + ids.len();
+        if needed > limit { Err(ModelError::TooLong { needed, limit }) } else { Ok(()) }
+    }
+
+    fn layer(
+        &self,
+        at: Place<'_>,
+        layer: &Layer,
+        state: &mut LayerState,
+        angles: &[Angles],
+        h: &mut [bf16],
+        counters: &mut PhaseCounters,
+    ) -> Result<(), ModelError> {
+        let d = &self.description;
+        let x = at.norm("input_layernorm", h, &layer.input_norm, d.eps)?;
+        let x = Prepared::new(at.cpu, x, d.hidden);
+        let mixed = match (&layer.mixer, state) {
+            (MixerLayer::Attention(m), LayerState::Attention(cache)) => {
+                counters.dense_bytes += m.bytes();
+                m.forward(at, d, angles, cache, x)?
+            }
+            (MixerLayer::DeltaNet(m), LayerState::DeltaNet(state)) => {
+                counters.dense_bytes += m.bytes();
+                m.forward(at, d, state, x)?
+            }
+            _ => unreachable!("a state is made from the description of its model"),
+        };
+        add(h, &mixed);
+        let x = at.norm("post_attention_layernorm", h, &layer.post_norm, d.eps)?;
+        let x = Prepared::new(at.cpu, x, d.hidden);
+        let y = match &layer.feed_forward {
+            FeedForwardLayer::Moe(experts) => {
+                counters.dense_bytes += experts.dense_bytes();
+                experts.forward(at, &x, counters)?
+            }
+            FeedForwardLayer::Dense(mlp) => {
+                counters.dense_bytes += mlp.bytes();
+                mlp.forward(at, &x)?
+            }
+        };
+        add(h, &y);
+        Ok(())
+    }
+
+    fn logits(
+        &self,
+        h: Vec<bf16>,
+        which: Logits,
+        counters: &mut PhaseCounters,
+    ) -> Result<Vec<f32>, ModelError> {
+        let hidden = self.description.hidden;
+        let h = match which {
+            Logits::None => return Ok(Vec::new()),
+            Logits::Last => &h[h.len() - hidden..],
+            Logits::All => &h[..],
+        };
+        let at = Place { cpu: &self.cpu, layer: None };
+        let x = at.norm("model.norm", h, &self.norm, self.description.eps)?;
+        let input = &Prepared::new(&self.cpu, x, hidden);
+        let mut out = vec![0.0f32; input.tokens() * self.description.vocab];
+        let output = Output::F32(&mut out);
+        at.project(vec![Projection { weight: &self.head, input, tokens: None, output }])?;
+        counters.dense_bytes += self.head.bytes();
+        Ok(out)
+    }
+}

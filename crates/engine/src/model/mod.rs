@@ -1,0 +1,19 @@
+//! The network: what a family is made of, its weights, its state, and the forward pass.
+
+mod attention;
+mod config;
+mod delta_net;
+mod error;
+mod experts;
+mod forward;
+mod json;
+mod load;
+mod rows;
+mod saved;
+mod state;
+mod weight;
+
+pub use config::{DeltaNet, Description, Family, FeedForward, Mixer, Moe, known_families};
+pub use error::{ConfigError, ModelError, StateError};
+pub use forward::{Logits, Model};
+pub use state::State;

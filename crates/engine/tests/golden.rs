@@ -1,0 +1,148 @@
+//! Every hash of the oracle, on every path: SIMD levels, threads, chunks, saved states.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::embedded;
+use engine::generate::Session;
+use engine::generate::digest::logits_sha256;
+use engine::index::TokenId;
+use engine::model::{Model, State};
+use numerics::{Cpu, SimdLevel};
+use serde::Deserialize;
+use store::checkpoint::Checkpoint;
+
+/// What the oracle printed for one prompt.
+#[derive(Deserialize)]
+struct Case {
+    prompt: Vec<u32>,
+    prompt_logits_sha256: Vec<String>,
+    tokens: Vec<u32>,
+    logits_sha256: Vec<String>,
+}
+
+fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models")
+}
+
+fn read(path: PathBuf) -> String {
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn tiny_cases() -> Vec<Case> {
+    let json = read(models().join("tiny-moe/reference/oracle.json"));
+    let by_name: std::collections::BTreeMap<String, Case> =
+        serde_json::from_str(&json).expect("oracle.json");
+    by_name.into_values().collect()
+}
+
+fn golden_cases(name: &str) -> Vec<Case> {
+    let json = read(models().join("golden").join(name).join("oracle.json"));
+    serde_json::from_str(&json).expect("oracle.json")
+}
+
+fn ids(raw: &[u32]) -> Vec<TokenId> {
+    raw.iter().map(|id| TokenId(*id)).collect()
+}
+
+/// A way to compute: it must not change a bit.
+struct Path_ {
+    level: SimdLevel,
+    threads: usize,
+    chunk: usize,
+}
+
+fn check(checkpoint: &Checkpoint, cases: &[Case], path: &Path_) {
+    let cpu = Cpu::new(path.level, path.threads).expect("a level of this machine");
+    let model = Arc::new(Model::load(checkpoint, cpu).expect("the model loads"));
+    for case in cases {
+        let label = format!(
+            "{} {:?} threads {} chunk {} prompt of {}",
+            checkpoint.label(), path.level, path.threads, path.chunk, case.prompt.len()
+        );
+        let mut session = Session::new(model.clone(), path.chunk);
+        let mut at = 0;
+        let mut last = Vec::new();
+        session
+            .prompt_rows(&ids(&case.prompt), |row| {
+                assert_eq!(logits_sha256(row), case.prompt_logits_sha256[at], "{label}: {at}");
+                last = row.to_vec();
+                at += 1;
+            })
+            .expect("finite");
+        assert_eq!(at, case.prompt.len());
+        for (i, (token, hash)) in case.tokens.iter().zip(&case.logits_sha256).enumerate() {
+            assert_eq!(&logits_sha256(&last), hash, "{label}: generated {i}");
+            assert_eq!(greedy(&last), *token, "{label}: generated {i}");
+            last = session.step(TokenId(*token)).expect("finite");
+        }
+    }
+}
+
+fn greedy(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (i, v) in logits.iter().enumerate() {
+        if *v > logits[best] {
+            best = i;
+        }
+    }
+    best as u32
+}
+
+/// Every level with one way each of threads and chunks, then every other way at the best level.
+fn paths() -> Vec<Path_> {
+    let best = SimdLevel::detect();
+    let mut paths: Vec<Path_> = SimdLevel::available()
+        .into_iter()
+        .map(|level| Path_ { level, threads: 2, chunk: usize::MAX })
+        .collect();
+    for (threads, chunk) in [(1, 1), (4, 3), (7, 64)] {
+        paths.push(Path_ { level: best, threads, chunk });
+    }
+    paths
+}
+
+#[test]
+fn tiny_moe_equals_the_oracle_on_every_path() {
+    let checkpoint = embedded::checkpoint().expect("embedded");
+    let cases = tiny_cases();
+    assert_eq!(cases.len(), 6);
+    for path in paths() {
+        check(&checkpoint, &cases, &path);
+    }
+}
+
+#[test]
+fn golden_checkpoints_equal_the_oracle_on_every_path() {
+    for name in ["qwen3_5_moe-text", "qwen3_5_moe-vl", "qwen3_moe"] {
+        let checkpoint = Checkpoint::open(&models().join("golden").join(name)).expect("opens");
+        let cases = golden_cases(name);
+        assert_eq!(cases.len(), 5);
+        for path in paths() {
+            check(&checkpoint, &cases, &path);
+        }
+    }
+}
+
+#[test]
+fn a_saved_state_goes_on_with_the_same_bits() {
+    let checkpoint = embedded::checkpoint().expect("embedded");
+    let case = &tiny_cases()[1];
+    let file = std::env::temp_dir().join(format!("tarfa-state-{}", std::process::id()));
+    let fresh = || {
+        let cpu = Cpu::detect().expect("threads");
+        Arc::new(Model::load(&checkpoint, cpu).expect("loads"))
+    };
+    let mut session = Session::new(fresh(), 4);
+    let mut logits = session.prompt(&ids(&case.prompt)).expect("finite");
+    for (token, hash) in case.tokens.iter().zip(&case.logits_sha256) {
+        assert_eq!(&logits_sha256(&logits), hash);
+        let model = session.model().clone();
+        session.state().save(model.description(), model.fingerprint(), &file).expect("saves");
+        let model = fresh();
+        let state = State::load(model.description(), model.fingerprint(), &file).expect("loads");
+        session = Session::resume(model, state, 4);
+        logits = session.step(TokenId(*token)).expect("finite");
+    }
+    std::fs::remove_file(&file).expect("removes");
+}

@@ -1,0 +1,37 @@
+//! Jobs cut into pieces of rows: small enough to share out, large enough to be worth a hand-over.
+
+use std::ops::Range;
+
+use crate::op::linear::Job;
+
+/// Rows of one job, for one thread.
+pub(super) struct Piece {
+    pub(super) job: usize,
+    pub(super) rows: Range<usize>,
+}
+
+/// Multiply-adds below which a piece is not cut further (about 30 microseconds).
+const PIECE_WORK_MIN: usize = 1 << 18;
+/// Pieces per thread, so that a thread that is held up does not hold up the rest.
+const PIECES_PER_THREAD: usize = 8;
+/// Rows that a kernel takes together.
+const ROWS_STEP: usize = 4;
+
+/// Cuts the jobs; neighbouring pieces read neighbouring memory.
+pub(super) fn pieces(threads: usize, jobs: &[Job<'_>]) -> Vec<Piece> {
+    let work = |j: &Job<'_>| {
+        let tokens = j.tokens.map_or(j.input.tokens(), <[u32]>::len);
+        (tokens.max(1), j.weights.rows(), j.weights.cols().max(1))
+    };
+    let total: usize = jobs.iter().map(|j| work(j)).map(|(t, n, k)| t * n * k).sum();
+    let aim = (total / (threads * PIECES_PER_THREAD)).max(PIECE_WORK_MIN);
+    let mut out = Vec::new();
+    for (index, job) in jobs.iter().enumerate() {
+        let (tokens, rows, cols) = work(job);
+        let step = (aim / (tokens * cols)).max(1).next_multiple_of(ROWS_STEP);
+        for start in (0..rows).step_by(step) {
+            out.push(Piece { job: index, rows: start..(start + step).min(rows) });
+        }
+    }
+    out
+}

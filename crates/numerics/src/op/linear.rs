@@ -1,0 +1,145 @@
+//! `y[t, n] = S(k: W[n, k] * x[t, k])`: the exact dot product, rounded once to bf16 or to f32.
+
+use half::bf16;
+
+use crate::cpu::{Cpu, linear as kernel};
+use crate::exact::ExactSum;
+use crate::{NonFinite, SimdLevel};
+
+pub use crate::cpu::linear::Prepared;
+
+/// The weights of a projection as the checkpoint stores them, row-major.
+#[derive(Clone, Copy, Debug)]
+pub enum Elements<'a> {
+    /// bf16 weights: the fast paths.
+    Bf16(&'a [bf16]),
+    /// f32 weights: f64 sums, then the exact stage.
+    F32(&'a [f32]),
+}
+
+/// A projection, `[rows, cols]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    rows: usize,
+    cols: usize,
+    elements: Elements<'a>,
+}
+
+impl<'a> Matrix<'a> {
+    /// Wraps `rows * cols` elements.
+    pub fn new(rows: usize, cols: usize, elements: Elements<'a>) -> Self {
+        let found = match elements {
+            Elements::Bf16(w) => w.len(),
+            Elements::F32(w) => w.len(),
+        };
+        assert_eq!(found, rows * cols, "a matrix of {rows} x {cols}");
+        Matrix { rows, cols, elements }
+    }
+
+    /// Output width.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Input width.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The weights.
+    pub fn elements(&self) -> Elements<'a> {
+        self.elements
+    }
+
+    /// Bytes that one pass over the weights reads.
+    pub fn bytes(&self) -> u64 {
+        let each = match self.elements {
+            Elements::Bf16(_) => 2,
+            Elements::F32(_) => 4,
+        };
+        (self.rows * self.cols * each) as u64
+    }
+}
+
+/// Where the outputs of a job go, and so how they are rounded.
+pub enum Output<'a> {
+    /// "Store": rounded to bf16. Shape `[tokens, rows]`.
+    Bf16(&'a mut [bf16]),
+    /// Rounded to f32. Shape `[tokens, rows]`.
+    F32(&'a mut [f32]),
+}
+
+impl Output<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Output::Bf16(out) => out.len(),
+            Output::F32(out) => out.len(),
+        }
+    }
+}
+
+/// One product: all rows of a matrix times some tokens of the prepared inputs.
+pub struct Job<'a> {
+    /// `[rows, cols]`.
+    pub weights: Matrix<'a>,
+    /// `[tokens, cols]`, prepared.
+    pub input: &'a Prepared,
+    /// Which rows of `input`, in output order; `None` is all of them.
+    pub tokens: Option<&'a [u32]>,
+    /// `[tokens, rows]`.
+    pub output: Output<'a>,
+}
+
+impl Job<'_> {
+    fn token_count(&self) -> usize {
+        self.tokens.map_or(self.input.tokens(), <[u32]>::len)
+    }
+
+    fn check(&self, level: SimdLevel) {
+        assert_eq!(self.weights.cols, self.input.width(), "the widths of W and x");
+        assert_eq!(self.output.len(), self.token_count() * self.weights.rows, "output shape");
+        assert_eq!(self.input.level(), level, "inputs are prepared for the level that uses them");
+        let tokens = self.tokens.unwrap_or(&[]);
+        assert!(tokens.iter().all(|t| (*t as usize) < self.input.tokens()), "token index");
+    }
+}
+
+/// A job failed: which one, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobError {
+    /// Index of the job in the call.
+    pub job: usize,
+    /// The sum that was not finite.
+    pub at: NonFinite,
+}
+
+/// Computes every job, all of them spread over the threads together.
+///
+/// Shapes: see [`Job`]. One call over many matrices costs one wake-up of the threads.
+///
+/// # Errors
+/// A weight, an input or a result that is not finite.
+pub fn linear(cpu: &Cpu, jobs: &mut [Job<'_>]) -> Result<(), JobError> {
+    for job in jobs.iter() {
+        job.check(cpu.level());
+    }
+    kernel::run(cpu, jobs)
+}
+
+/// The stage that is always right, for one output.
+pub(crate) fn exact_dot(weights: Elements<'_>, input: &[bf16]) -> ExactSum {
+    let mut sum = ExactSum::new();
+    match weights {
+        Elements::Bf16(w) => {
+            for (w, x) in w.iter().zip(input) {
+                sum.add_product(crate::round::widen(*w), crate::round::widen(*x));
+            }
+        }
+        Elements::F32(w) => {
+            for (w, x) in w.iter().zip(input) {
+                sum.add_product(*w, crate::round::widen(*x));
+            }
+        }
+    }
+    sum
+}

@@ -1,0 +1,1 @@
+//! Ceilings of this machine, measured with the same vectors as the kernels.

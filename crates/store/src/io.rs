@@ -1,0 +1,4 @@
+//! The doors to the operating system; the only modules of this crate that may hold `unsafe`.
+
+#[allow(unsafe_code)]
+pub mod mapping;
