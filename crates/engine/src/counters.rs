@@ -1,9 +1,9 @@
 //! What was read and served, counted where it happens. Zero means zero.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Work of one phase of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseCounters {
     /// Tokens that went through the layers.
     pub tokens: u64,

@@ -3,4 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod golden;
+pub mod kernels;
+pub mod receipt;
 pub mod synth;

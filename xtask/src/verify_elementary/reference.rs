@@ -39,11 +39,7 @@ fn high_product(a: u128, b: u128) -> u128 {
 impl Real {
     fn normalised(negative: bool, mantissa: u128, exponent: i32) -> Real {
         let zeros = mantissa.leading_zeros();
-        Real {
-            negative,
-            mantissa: mantissa << zeros,
-            exponent: exponent - zeros as i32,
-        }
+        Real { negative, mantissa: mantissa << zeros, exponent: exponent - zeros as i32 }
     }
 
     /// Judges whether `y` is this real rounded to nearest.
@@ -53,11 +49,7 @@ impl Real {
         }
         let top = self.exponent + 127;
         if top >= 128 {
-            return if y.is_infinite() {
-                Verdict::Nearest(1.0)
-            } else {
-                Verdict::Wrong
-            };
+            return if y.is_infinite() { Verdict::Nearest(1.0) } else { Verdict::Wrong };
         }
         // Four spare bits, so that one quantum of the least results still fits.
         let (value, exponent) = (self.mantissa >> 4, self.exponent + 4);
@@ -82,22 +74,15 @@ fn judge_distance(value: u128, claimed: u128, shift: u32) -> Verdict {
     if off.abs_diff(half) <= (1 << 19) + 1 {
         return Verdict::Undecided;
     }
-    if off > half {
-        Verdict::Wrong
-    } else {
-        Verdict::Nearest((half - off) as f64 / value as f64)
-    }
+    if off > half { Verdict::Wrong } else { Verdict::Nearest((half - off) as f64 / value as f64) }
 }
 
 /// |y| in units of 2^quantum, infinity standing for 2^128; `None` if it is not near such a grid.
 fn in_quanta(y: f32, quantum: i32) -> Option<u128> {
     let bits = y.to_bits() & 0x7fff_ffff;
     let (field, fraction) = ((bits >> 23) as i32, u128::from(bits & 0x7f_ffff));
-    let (significand, exponent) = if field == 0 {
-        (fraction, -149)
-    } else {
-        (fraction + (1 << 23), field - 150)
-    };
+    let (significand, exponent) =
+        if field == 0 { (fraction, -149) } else { (fraction + (1 << 23), field - 150) };
     match exponent - quantum {
         up @ 0..=1 => Some(significand << up),
         _ => None,
@@ -152,32 +137,17 @@ impl Reference {
         let fixed = to_q120(x);
         let whole = self.whole[((fixed >> 120) as i32 - WHOLE_MIN) as usize];
         let fraction = (fixed & ((1 << 120) - 1)) as u128;
-        let (j, k) = (
-            (fraction >> 112) as usize,
-            (fraction >> 104 & 0xff) as usize,
-        );
+        let (j, k) = ((fraction >> 112) as usize, (fraction >> 104 & 0xff) as usize);
         let rest_q128 = (fraction & ((1 << 104) - 1)) << 8;
-        let tail = self
-            .factorial
-            .iter()
-            .rev()
-            .fold(0, |sum, c| c + high_product(rest_q128, sum));
+        let tail = self.factorial.iter().rev().fold(0, |sum, c| c + high_product(rest_q128, sum));
         let product = high_product(self.first[j], self.second[k]) << 2;
         let product = high_product(product, tail) << 2;
-        Real::normalised(
-            false,
-            high_product(whole.mantissa, product),
-            whole.exponent + 2,
-        )
+        Real::normalised(false, high_product(whole.mantissa, product), whole.exponent + 2)
     }
 
     /// ln(1 + x) for x in (-1, inf) other than 0.
     pub fn log1p(&self, x: f32) -> Real {
-        if x.abs() < 1.0 / 256.0 {
-            self.log1p_small(x)
-        } else {
-            self.log1p_large(x)
-        }
+        if x.abs() < 1.0 / 256.0 { self.log1p_small(x) } else { self.log1p_large(x) }
     }
 
     /// x * (1 - x/2 + x^2/3 - ...): the factor errs by less than 2^-123.
@@ -208,10 +178,8 @@ impl Reference {
         let l = (((1u128 << 127) - m) >> 108) as usize;
         let m = m + high_product(m, (l as u128) << 109);
         let rest_q128 = ((1u128 << 127) - m) << 1;
-        let series = self.inverse[1..8]
-            .iter()
-            .rev()
-            .fold(0, |sum, c| c + high_product(rest_q128, sum));
+        let series =
+            self.inverse[1..8].iter().rev().fold(0, |sum, c| c + high_product(rest_q128, sum));
         let rest_log = (high_product(rest_q128, series) >> 6) as i128;
         let log =
             i128::from(k) * self.ln2_q120 + scale_log - self.fine[j] - self.finer[l] - rest_log;
@@ -230,19 +198,12 @@ fn parts(x: f32) -> (u128, i32) {
     // Exact in binary64, where every nonzero f32 is normal.
     let bits = f64::from(x).to_bits();
     let significand = (bits & ((1 << 52) - 1) | 1 << 52) >> 29;
-    (
-        u128::from(significand),
-        (bits >> 52 & 0x7ff) as i32 - 1023 - 23,
-    )
+    (u128::from(significand), (bits >> 52 & 0x7ff) as i32 - 1023 - 23)
 }
 
 /// floor(v * 2^by), for a result that fits.
 fn shifted(v: u128, by: i32) -> u128 {
-    if by >= 0 {
-        v << by
-    } else {
-        v.checked_shr(-by as u32).unwrap_or(0)
-    }
+    if by >= 0 { v << by } else { v.checked_shr(-by as u32).unwrap_or(0) }
 }
 
 /// x in units of 2^-120, rounded toward zero.
@@ -326,11 +287,7 @@ fn powers_of_e() -> Vec<Real> {
     let chain = |base: Real, count: i32| {
         std::iter::successors(Some(one), move |power| {
             let mantissa = high_product(power.mantissa, base.mantissa);
-            Some(Real::normalised(
-                false,
-                mantissa,
-                power.exponent + base.exponent + 128,
-            ))
+            Some(Real::normalised(false, mantissa, power.exponent + base.exponent + 128))
         })
         .take(count as usize + 1)
     };

@@ -3,6 +3,7 @@
 pub mod digest;
 pub mod sampler;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::counters::PhaseCounters;
@@ -39,14 +40,36 @@ impl Session {
     /// # Errors
     /// As [`Model::forward`]; also a prompt that is empty or does not fit, before any work.
     pub fn prompt(&mut self, ids: &[TokenId]) -> Result<Vec<f32>, ModelError> {
+        let logits = self.prompt_until(ids, |_| ControlFlow::Continue(()))?;
+        Ok(logits.expect("nobody stopped it"))
+    }
+
+    /// The same, asking after each chunk but the last, with the tokens read so far, whether to go
+    /// on; `None` if not.
+    ///
+    /// The session is then whole: its state has the positions that were read.
+    ///
+    /// # Errors
+    /// As `prompt`.
+    pub fn prompt_until(
+        &mut self,
+        ids: &[TokenId],
+        mut watch: impl FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<Option<Vec<f32>>, ModelError> {
         self.fits(ids.len())?;
-        let last = ids.len().div_ceil(self.chunk).saturating_sub(1);
-        let mut out = Vec::new();
-        for (i, part) in ids.chunks(self.chunk).enumerate() {
-            let which = if i == last { Logits::Last } else { Logits::None };
-            out = self.model.forward(&mut self.state, part, which, &mut self.prefill)?;
+        let mut read = 0;
+        for part in ids.chunks(self.chunk) {
+            read += part.len();
+            let which = if read == ids.len() { Logits::Last } else { Logits::None };
+            let out = self.model.forward(&mut self.state, part, which, &mut self.prefill)?;
+            if read == ids.len() {
+                return Ok(Some(out));
+            }
+            if watch(read).is_break() {
+                return Ok(None);
+            }
         }
-        Ok(out)
+        unreachable!("`fits` refused an empty prompt")
     }
 
     /// Reads a prompt and hands on the logits of every position, one row after the other.

@@ -16,6 +16,10 @@ pub enum Family {
 }
 
 const KNOWN: &str = "qwen3_5_moe, qwen3_5_moe_text, qwen3_moe";
+/// More layers than any model has; a list of them still fits in memory.
+const LAYERS_MAX: usize = 1 << 16;
+/// No tensor has more elements, so sums of a few tensors' bytes fit in a usize.
+const ELEMENTS_MAX: usize = 1 << 58;
 
 /// The `model_type`s that can be run, for messages.
 pub fn known_families() -> &'static str {
@@ -141,6 +145,10 @@ impl Description {
         let hidden = fields.size(&["hidden_size"])?;
         let heads = fields.size(&["num_attention_heads"])?;
         let head_dim = fields.optional_size(&["head_dim"])?.unwrap_or(hidden / heads);
+        if head_dim == 0 {
+            let expected = "at most hidden_size where there is no head_dim";
+            return Err(bad("num_attention_heads", &json!(heads), expected));
+        }
         let layers = layers(&fields, qwen35)?;
         let delta = layers.iter().any(|l| l.0 == Mixer::DeltaNet);
         let (theta, rotated) = rope(&fields, head_dim, if qwen35 { 0.25 } else { 1.0 })?;
@@ -155,7 +163,7 @@ impl Description {
             head_dim,
             rotated,
             theta,
-            eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            eps: eps(&fields)?,
             centred: qwen35,
             output_gate: qwen35 && fields.flag("attn_output_gate", true)?,
             moe: moe(&fields, qwen35)?,
@@ -163,8 +171,49 @@ impl Description {
             tied: fields.flag("tie_word_embeddings", false)?,
         };
         divides("num_key_value_heads", description.kv_heads, heads)?;
+        check_products(&description)?;
         Ok(description)
     }
+}
+
+/// Refuses sizes of which no tensor can exist: elsewhere, their products are taken unchecked.
+fn check_products(d: &Description) -> Result<(), ConfigError> {
+    let mut products = vec![
+        ("vocab_size", vec![d.vocab, d.hidden]),
+        ("head_dim", vec![2, d.heads, d.head_dim, d.hidden]),
+        ("moe_intermediate_size", vec![2, d.moe.experts, d.moe.width, d.hidden]),
+    ];
+    if let Some(width) = d.moe.shared_width {
+        products.push(("shared_expert_intermediate_size", vec![width, d.hidden]));
+    }
+    for (_, feed_forward) in &d.layers {
+        if let FeedForward::Dense(width) = feed_forward {
+            products.push(("intermediate_size", vec![*width, d.hidden]));
+        }
+    }
+    if let Some(DeltaNet { shape: s, taps }) = d.delta {
+        let widest = d.hidden.max(taps).max(s.key_dim);
+        products.push(("linear_key_head_dim", vec![2, s.key_heads, s.key_dim, widest]));
+        products.push(("linear_value_head_dim", vec![s.value_heads, s.value_dim, widest]));
+    }
+    for (field, factors) in products {
+        let product = factors.iter().try_fold(1usize, |product, f| product.checked_mul(*f));
+        if product.is_none_or(|elements| elements > ELEMENTS_MAX) {
+            let list: Vec<String> = factors.iter().map(usize::to_string).collect();
+            let found = format!("part of {}", list.join(" * "));
+            let expected = "sizes whose product fits the address space".to_string();
+            return Err(ConfigError::Value { field, found, expected });
+        }
+    }
+    Ok(())
+}
+
+fn eps(fields: &Fields<'_>) -> Result<f32, ConfigError> {
+    let eps = fields.number("rms_norm_eps")?.unwrap_or(1e-6);
+    if eps >= 0.0 && (eps as f32).is_finite() {
+        return Ok(eps as f32);
+    }
+    Err(bad("rms_norm_eps", &json!(eps), "a number of f32 from 0 up"))
 }
 
 /// Refuses what would silently compute something else.
@@ -177,6 +226,9 @@ fn refuse_variants(fields: &Fields<'_>) -> Result<(), ConfigError> {
 
 fn layers(fields: &Fields<'_>, qwen35: bool) -> Result<Vec<(Mixer, FeedForward)>, ConfigError> {
     let count = fields.size(&["num_hidden_layers"])?;
+    if count > LAYERS_MAX {
+        return Err(bad("num_hidden_layers", &json!(count), &format!("at most {LAYERS_MAX}")));
+    }
     let mixers = match fields.list("layer_types")? {
         Some(list) if list.len() == count => {
             list.iter().map(mixer).collect::<Result<Vec<_>, _>>()?
@@ -194,7 +246,10 @@ fn layers(fields: &Fields<'_>, qwen35: bool) -> Result<Vec<(Mixer, FeedForward)>
     };
     let step = fields.optional_size(&["decoder_sparse_step"])?.unwrap_or(1);
     let dense = fields.list("mlp_only_layers")?.unwrap_or(&[]);
-    let is_dense = |i: usize| dense.contains(&json!(i)) || (i + 1) % step != 0;
+    if let Some(entry) = dense.iter().find(|entry| !entry.is_u64()) {
+        return Err(bad("mlp_only_layers", entry, "whole numbers"));
+    }
+    let is_dense = |i: usize| dense.contains(&json!(i)) || !(i + 1).is_multiple_of(step);
     let mut out = Vec::with_capacity(count);
     for (i, mixer) in mixers.into_iter().enumerate() {
         let feed_forward = if is_dense(i) {
@@ -217,9 +272,9 @@ fn mixer(name: &Value) -> Result<Mixer, ConfigError> {
 
 /// Theta and the rotated dimensions.
 fn rope(fields: &Fields<'_>, head_dim: usize, part: f64) -> Result<(f64, usize), ConfigError> {
-    let parameters = fields.nested("rope_parameters");
-    for place in [parameters, fields.nested("rope_scaling")] {
-        let kind = place.text("rope_type").or(place.text("type"));
+    let parameters = fields.nested("rope_parameters")?;
+    for place in [parameters, fields.nested("rope_scaling")?] {
+        let kind = place.text("rope_type")?.or(place.text("type")?);
         // Multimodal sections with three equal position ids are plain rotary embedding.
         if let Some(found) = kind.filter(|k| !matches!(*k, "default" | "mrope")) {
             return Err(ConfigError::RopeType { found: found.to_string() });
@@ -232,7 +287,7 @@ fn rope(fields: &Fields<'_>, head_dim: usize, part: f64) -> Result<(f64, usize),
     }
     let part = either("partial_rotary_factor")?.unwrap_or(part);
     let rotated = (head_dim as f64 * part) as usize;
-    if !rotated.is_multiple_of(2) || rotated > head_dim {
+    if !rotated.is_multiple_of(2) || rotated > head_dim || part < 0.0 {
         return Err(bad("partial_rotary_factor", &json!(part), "an even number of rotated dims"));
     }
     Ok((theta, rotated))

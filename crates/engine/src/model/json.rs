@@ -27,7 +27,10 @@ impl<'a> Fields<'a> {
     }
 
     /// As `size`, `None` where the field is absent.
-    pub(super) fn optional_size(&self, names: &[&'static str]) -> Result<Option<usize>, ConfigError> {
+    pub(super) fn optional_size(
+        &self,
+        names: &[&'static str],
+    ) -> Result<Option<usize>, ConfigError> {
         let Some((field, value)) = self.find(names) else { return Ok(None) };
         match value.as_u64() {
             Some(n) if (1..1 << 40).contains(&n) => Ok(Some(n as usize)),
@@ -55,17 +58,23 @@ impl<'a> Fields<'a> {
         match self.find(&[field]) {
             Some((field, value)) if !allowed.contains(value) => {
                 let list: Vec<String> = allowed.iter().map(Value::to_string).collect();
-                Err(bad(field, value, &list.join(" or ")))
+                let list = if list.is_empty() { "nothing".into() } else { list.join(" or ") };
+                Err(bad(field, value, &list))
             }
             _ => Ok(()),
         }
     }
 
     /// A nested object, or an empty one.
-    pub(super) fn nested(&self, field: &'static str) -> Fields<'a> {
+    pub(super) fn nested(&self, field: &'static str) -> Result<Fields<'a>, ConfigError> {
         static EMPTY: Value = Value::Null;
-        let json = self.find(&[field]).map_or(&EMPTY, |(_, v)| v);
-        Fields { json, family: self.family }
+        let json = match self.find(&[field]) {
+            Some((field, value)) if !value.is_object() => {
+                return Err(bad(field, value, "an object"));
+            }
+            found => found.map_or(&EMPTY, |(_, v)| v),
+        };
+        Ok(Fields { json, family: self.family })
     }
 
     /// A list, `None` where the field is absent.
@@ -78,8 +87,12 @@ impl<'a> Fields<'a> {
     }
 
     /// A string, `None` where the field is absent.
-    pub(super) fn text(&self, field: &'static str) -> Option<&'a str> {
-        self.find(&[field]).and_then(|(_, v)| v.as_str())
+    pub(super) fn text(&self, field: &'static str) -> Result<Option<&'a str>, ConfigError> {
+        let Some((field, value)) = self.find(&[field]) else { return Ok(None) };
+        match value.as_str() {
+            Some(text) => Ok(Some(text)),
+            None => Err(bad(field, value, "a string")),
+        }
     }
 }
 

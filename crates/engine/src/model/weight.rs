@@ -11,6 +11,8 @@ use super::error::ModelError;
 #[derive(Clone)]
 pub(crate) struct Weight {
     name: std::sync::Arc<str>,
+    /// Its first row in the tensor, for messages.
+    first: usize,
     rows: usize,
     cols: usize,
     data: Data,
@@ -65,7 +67,7 @@ impl Weight {
         let each = if tensor.dtype == Dtype::F32 { 4 } else { 2 };
         let range = first * cols * each..(first + rows) * cols * each;
         let data = Data::new(tensor.dtype, tensor.bytes.slice(range));
-        Weight { name: tensor.name.as_str().into(), rows, cols, data }
+        Weight { name: tensor.name.as_str().into(), first, rows, cols, data }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -102,7 +104,7 @@ impl Weight {
         };
         found.map(|(column, value)| ModelError::WeightNotFinite {
             tensor: self.name.to_string(),
-            row,
+            row: self.first + row,
             column,
             value,
         })

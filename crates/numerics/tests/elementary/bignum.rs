@@ -23,11 +23,7 @@ impl Bignum {
     pub fn new(bits: usize) -> Bignum {
         // Machin: pi/4 = 4 atan(1/5) - atan(1/239); ln 2 = 2 atanh(1/3).
         let quarter_pi = 4 * arc_series(bits, 5, -1) - arc_series(bits, 239, -1);
-        Bignum {
-            bits,
-            ln2: 2 * arc_series(bits, 3, 1),
-            half_pi: 2 * quarter_pi,
-        }
+        Bignum { bits, ln2: 2 * arc_series(bits, 3, 1), half_pi: 2 * quarter_pi }
     }
 
     fn one(&self) -> BigInt {
@@ -54,10 +50,7 @@ impl Bignum {
             n += 1;
         }
         // The result may be as small as 2^-151: squaring keeps a mantissa and an exponent.
-        let mut value = Value {
-            value: sum,
-            bits: self.bits as i32,
-        };
+        let mut value = Value { value: sum, bits: self.bits as i32 };
         for _ in 0..HALVINGS {
             value = value.squared(self.bits as u64);
         }
@@ -84,10 +77,7 @@ impl Bignum {
             power = self.product(&power, &square);
             n += 2;
         }
-        Value {
-            value: 2 * sum + k * &self.ln2,
-            bits: self.bits as i32,
-        }
+        Value { value: 2 * sum + k * &self.ln2, bits: self.bits as i32 }
     }
 
     /// sin x and cos x, by the remainder modulo 2 pi and both series.
@@ -109,10 +99,7 @@ impl Bignum {
                 sum += &term;
                 n += 2;
             }
-            Value {
-                value: sum,
-                bits: self.bits as i32,
-            }
+            Value { value: sum, bits: self.bits as i32 }
         };
         (series(r, 2), series(self.one(), 1))
     }
@@ -136,11 +123,7 @@ fn exact(x: f32, bits: usize) -> BigInt {
     assert!(x.is_finite() && bits >= 149);
     let magnitude = x.to_bits() & 0x7fff_ffff;
     let (field, fraction) = ((magnitude >> 23) as usize, magnitude & 0x7f_ffff);
-    let significand = if field == 0 {
-        fraction
-    } else {
-        fraction + (1 << 23)
-    };
+    let significand = if field == 0 { fraction } else { fraction + (1 << 23) };
     let value = BigInt::from(significand) << (field.max(1) - 1 + bits - 149);
     if x.is_sign_negative() { -value } else { value }
 }
@@ -150,10 +133,7 @@ impl Value {
     fn squared(&self, keep: u64) -> Value {
         let square = &self.value * &self.value;
         let excess = square.bits().saturating_sub(keep);
-        Value {
-            value: square >> excess,
-            bits: 2 * self.bits - excess as i32,
-        }
+        Value { value: square >> excess, bits: 2 * self.bits - excess as i32 }
     }
 
     /// Rounds to the nearest f32 by comparing doubled remainders; an exact tie is an error here.
@@ -170,11 +150,7 @@ impl Value {
         if rest * 2 > unit {
             quanta += 1;
         }
-        let sign = if self.value.sign() == Sign::Minus {
-            -1.0
-        } else {
-            1.0
-        };
+        let sign = if self.value.sign() == Sign::Minus { -1.0 } else { 1.0 };
         // Exact in binary64: at most 25 bits, and a power of two above 2^-150.
         (sign * quanta.to_f64().unwrap() * 2f64.powi(quantum)) as f32
     }
@@ -190,9 +166,7 @@ impl Value {
             significand << shift as usize
         };
         let is_negative = self.value.sign() == Sign::Minus;
-        let same_sign = [nearer, farther]
-            .iter()
-            .all(|v| v.is_sign_negative() == is_negative);
+        let same_sign = [nearer, farther].iter().all(|v| v.is_sign_negative() == is_negative);
         same_sign && scaled(nearer) < magnitude && magnitude < scaled(farther)
     }
 
@@ -207,10 +181,6 @@ impl Value {
         };
         let difference: BigInt = &mine - &other;
         let error = difference.abs();
-        if error.is_zero() {
-            400
-        } else {
-            mine.bits() as i64 - error.bits() as i64 - 1
-        }
+        if error.is_zero() { 400 } else { mine.bits() as i64 - error.bits() as i64 - 1 }
     }
 }

@@ -24,7 +24,7 @@ const UNROLL: usize = 4;
 /// Blocks that the tiled path sums before it folds them into the outer sums.
 const SEGMENT: usize = 8;
 /// Rows of a tile.
-const ROWS: usize = 4;
+const ROWS: usize = 6;
 
 /// Roundings for the test itself (`y - e`, `y + e`) and the final conversion.
 const TEST: usize = 3;
@@ -76,11 +76,16 @@ pub(super) fn direct_rows<L: Lanes>(task: &Task<'_>, weights: &[bf16]) -> Result
     let source = task.source(0);
     let (x, c) = (input.narrow(source), input.weighted(source));
     let all = Rows { weights, k: task.job.weights.cols() };
+    let level = input.level();
+    let mut doubts = Vec::with_capacity(1);
     for row in task.rows.clone() {
         let (y, bound) = direct::<L>(&all, row, x, c);
         match settled(y, bound) {
             Some(v) => task.sink.put_bf16(0, row, v),
-            None => wide::settle::<L>(task, weights, row, &[0], f64::from(bound))?,
+            None => {
+                doubts.push(Doubt { row, token: 0, bound });
+                wide::settle_all(level, task, weights, &mut doubts)?;
+            }
         }
     }
     Ok(())
@@ -126,11 +131,19 @@ fn direct<L: Lanes>(all: &Rows<'_>, row: usize, x: &[f32], c: &[f32]) -> (f32, f
             pair::<L>(p, x.as_ptr().add(at), c.as_ptr().add(at), &mut sums[u], &mut bounds[u]);
         }
     }
-    let [a, b, c, d] = sums.map(|s| L::add(s[0], s[1]));
-    let y = L::sum(L::add(L::add(a, b), L::add(c, d)));
+    let y = pair_tree::<L>(&sums);
     let [a, b, c, d] = bounds;
     let bound = L::sum(L::add(L::add(a, b), L::add(c, d)));
     (y, bound * UNIT + FLOOR)
+}
+
+/// The sum of eight vectors and of their lanes, as one tree.
+#[inline(always)]
+fn pair_tree<L: Lanes>(sums: &[[L::F32; 2]; 4]) -> f32 {
+    let [a, b, c, d] = sums;
+    let (a, b) = (L::add(a[0], a[1]), L::add(b[0], b[1]));
+    let (c, d) = (L::add(c[0], c[1]), L::add(d[0], d[1]));
+    L::sum(L::add(L::add(a, b), L::add(c, d)))
 }
 
 /// One block of one row against one token.
@@ -168,21 +181,27 @@ pub(super) fn tiled_rows<L: Lanes>(task: &Task<'_>, weights: &[bf16]) -> Result<
     let all = Rows { weights, k: task.job.weights.cols() };
     let tokens = task.token_count();
     let together = tokens_together::<L>(all.k);
+    let level = task.job.input.level();
     let mut doubts = Vec::new();
+    let mut norms = vec![0.0f32; task.rows.len()];
     let mut first = 0;
     while first < tokens {
         let block = first..(first + together).min(tokens);
         let mut row = task.rows.start;
         while row < task.rows.end {
             let count = (task.rows.end - row).min(ROWS);
+            let norms = &mut norms[row - task.rows.start..];
             if count == ROWS {
-                row_group::<L, ROWS>(task, &all, row, block.clone(), &mut doubts);
+                row_group::<L, ROWS>(task, &all, row, block.clone(), norms, &mut doubts);
             } else {
-                for r in row..row + count {
-                    row_group::<L, 1>(task, &all, r, block.clone(), &mut doubts);
+                for r in 0..count {
+                    let norms = &mut norms[r..];
+                    row_group::<L, 1>(task, &all, row + r, block.clone(), norms, &mut doubts);
                 }
             }
-            wide::settle_all::<L>(task, weights, &mut doubts)?;
+            if !doubts.is_empty() {
+                wide::settle_all(level, task, weights, &mut doubts)?;
+            }
             row += count;
         }
         first = block.end;
@@ -201,7 +220,7 @@ fn tokens_together<L: Lanes>(k: usize) -> usize {
 /// Tokens of a full tile: as many sums as the registers hold.
 #[inline(always)]
 fn tile_tokens<L: Lanes>() -> usize {
-    if L::WIDTH == 16 { 5 } else { 3 }
+    if L::WIDTH == 16 { 5 } else { 2 }
 }
 
 /// An output that stage 1 could not decide.
@@ -218,45 +237,63 @@ fn row_group<L: Lanes, const R: usize>(
     all: &Rows<'_>,
     row: usize,
     tokens: std::ops::Range<usize>,
+    norms: &mut [f32],
     doubts: &mut Vec<Doubt>,
 ) {
-    let tails: [Tail; R] = std::array::from_fn(|r| all.tail::<L>(row + r));
-    let norms: [f32; R] = std::array::from_fn(|r| norm::<L>(all.row(row + r), &tails[r]));
-    let at = Group { task, all, row, tails: &tails, norms: &norms };
-    let full = tile_tokens::<L>();
+    // Loops, not `map`: vector code in a closure may be left out of line, without the features.
+    let mut tails = [[bf16::ZERO; 64]; R];
+    for r in 0..R {
+        tails[r] = all.tail::<L>(row + r);
+        if tokens.start == 0 {
+            norms[r] = norm::<L>(all.row(row + r), &tails[r]);
+        }
+    }
+    let at = Group { task, all, row, tails: &tails, norms };
+    let full = if R > 1 { tile_tokens::<L>() } else { 1 };
     let mut t = tokens.start;
     while t < tokens.end {
         let count = (tokens.end - t).min(full);
+        // Shapes that a level never uses are not compiled for it.
         match count {
             1 => at.tile::<L, 1>(t, doubts),
-            2 => at.tile::<L, 2>(t, doubts),
-            3 => at.tile::<L, 3>(t, doubts),
-            4 => at.tile::<L, 4>(t, doubts),
-            _ => at.tile::<L, 5>(t, doubts),
+            2 if R > 1 => at.tile::<L, 2>(t, doubts),
+            3 if R > 1 => at.tile::<L, 3>(t, doubts),
+            4 if R > 1 && L::WIDTH == 16 => at.tile::<L, 4>(t, doubts),
+            5 if R > 1 && L::WIDTH == 16 => at.tile::<L, 5>(t, doubts),
+            _ => unreachable!("tiles of up to {full} tokens"),
         }
         t += count;
     }
+}
+
+#[inline(always)]
+fn square<L: Lanes>(p: L::Packed, sums: &mut [L::F32; 2]) {
+    let (even, odd) = (L::even(p), L::odd(p));
+    sums[0] = L::fma(even, even, sums[0]);
+    sums[1] = L::fma(odd, odd, sums[1]);
 }
 
 /// `sqrt(S w^2)` from above.
 #[inline(always)]
 fn norm<L: Lanes>(row: &[bf16], tail: &Tail) -> f32 {
     let whole = row.len() / L::BLOCK;
-    let mut sums = [[L::zero(); 2]; 4];
-    let mut add = |p: L::Packed, b: usize| {
-        let (even, odd) = (L::even(p), L::odd(p));
-        let s = &mut sums[b % 4];
-        s[0] = L::fma(even, even, s[0]);
-        s[1] = L::fma(odd, odd, s[1]);
-    };
-    for b in 0..whole {
-        // SAFETY: block b lies inside the row.
-        add(unsafe { L::packed(row.as_ptr().add(b * L::BLOCK)) }, b);
+    let mut sums = [[L::zero(); 2]; UNROLL];
+    let mut b = 0;
+    while b + UNROLL <= whole {
+        for u in 0..UNROLL {
+            // SAFETY: block b + u lies inside the row.
+            square::<L>(unsafe { L::packed(row.as_ptr().add((b + u) * L::BLOCK)) }, &mut sums[u]);
+        }
+        b += UNROLL;
     }
-    // SAFETY: the tail is 64 values, zeros where the row has ended.
-    add(unsafe { L::packed(tail.as_ptr()) }, 0);
-    let [a, b, c, d] = sums.map(|s| L::add(s[0], s[1]));
-    let square = L::sum(L::add(L::add(a, b), L::add(c, d)));
+    while b < whole {
+        // SAFETY: block b lies inside the row.
+        square::<L>(unsafe { L::packed(row.as_ptr().add(b * L::BLOCK)) }, &mut sums[0]);
+        b += 1;
+    }
+    // SAFETY: the tail is 64 values, zeros past the row's end.
+    square::<L>(unsafe { L::packed(tail.as_ptr()) }, &mut sums[1]);
+    let square = pair_tree::<L>(&sums);
     // 2^-120 per element covers squares that underflowed; 2^-8 the rounding of the sum.
     (square + (row.len() as f32) * f32::from_bits((127 - 120) << 23)).sqrt() * (1.0 + 1.0 / 256.0)
 }
@@ -267,7 +304,8 @@ struct Group<'a, const R: usize> {
     all: &'a Rows<'a>,
     row: usize,
     tails: &'a [Tail; R],
-    norms: &'a [f32; R],
+    /// `sqrt(S w^2)` of each row, computed in the first block of tokens.
+    norms: &'a [f32],
 }
 
 impl<const R: usize> Group<'_, R> {
@@ -323,7 +361,13 @@ impl<const R: usize> Group<'_, R> {
             }
             fold::<L, R, C>(&mut outer, &inner);
         }
-        outer.map(|row| row.map(L::sum))
+        let mut sums = [[0.0f32; C]; R];
+        for r in 0..R {
+            for c in 0..C {
+                sums[r][c] = L::sum(outer[r][c]);
+            }
+        }
+        sums
     }
 }
 
@@ -339,6 +383,18 @@ fn fold<L: Lanes, const R: usize, const C: usize>(
     }
 }
 
+/// The same address, but the compiler does not know it: the block is loaded again instead of
+/// being kept in a register that the sums need (two of twelve sums spilled otherwise).
+#[inline(always)]
+fn anew<T>(mut p: *const T) -> *const T {
+    // SAFETY: no instruction at all.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(reg) p,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    p
+}
+
 /// One block of `R` rows against `C` tokens.
 ///
 /// # Safety
@@ -349,8 +405,11 @@ unsafe fn step<L: Lanes, const R: usize, const C: usize>(
     x: [*const f32; C],
     sums: &mut [[L::F32; C]; R],
 ) {
-    // SAFETY: the caller's guarantee.
-    let even: [L::F32; C] = std::array::from_fn(|c| unsafe { L::load(x[c]) });
+    let (mut even, mut odd) = ([L::zero(); C], [L::zero(); C]);
+    for c in 0..C {
+        // SAFETY: the caller's guarantee.
+        even[c] = unsafe { L::load(x[c]) };
+    }
     for r in 0..R {
         // SAFETY: the caller's guarantee.
         let row = L::even(unsafe { L::packed(w[r]) });
@@ -358,11 +417,13 @@ unsafe fn step<L: Lanes, const R: usize, const C: usize>(
             sums[r][c] = L::fma(row, even[c], sums[r][c]);
         }
     }
-    // SAFETY: the caller's guarantee: the odd elements follow the even ones.
-    let odd: [L::F32; C] = std::array::from_fn(|c| unsafe { L::load(x[c].add(L::WIDTH)) });
+    for c in 0..C {
+        // SAFETY: the caller's guarantee: the odd elements follow the even ones.
+        odd[c] = unsafe { L::load(x[c].add(L::WIDTH)) };
+    }
     for r in 0..R {
         // SAFETY: the caller's guarantee.
-        let row = L::odd(unsafe { L::packed(w[r]) });
+        let row = L::odd(unsafe { L::packed(anew(w[r])) });
         for c in 0..C {
             sums[r][c] = L::fma(row, odd[c], sums[r][c]);
         }

@@ -15,7 +15,7 @@ const PIECE_WORK_MIN: usize = 1 << 18;
 /// Pieces per thread, so that a thread that is held up does not hold up the rest.
 const PIECES_PER_THREAD: usize = 8;
 /// Rows that a kernel takes together.
-const ROWS_STEP: usize = 4;
+const ROWS_STEP: usize = 6;
 
 /// Cuts the jobs; neighbouring pieces read neighbouring memory.
 pub(super) fn pieces(threads: usize, jobs: &[Job<'_>]) -> Vec<Piece> {

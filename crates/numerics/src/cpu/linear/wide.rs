@@ -4,7 +4,8 @@ use half::bf16;
 
 use super::fast::Doubt;
 use super::{Sink, Task};
-use crate::NonFinite;
+use crate::cpu::for_level;
+use crate::{NonFinite, SimdLevel};
 use crate::bound::{U32, decide_bf16, decide_f32, wide_bound};
 use crate::cpu::lanes::Lanes;
 use crate::round::widen;
@@ -12,16 +13,31 @@ use crate::round::widen;
 /// Tokens that share the widening of a row.
 const TOGETHER: usize = 4;
 
-/// Decides the doubtful outputs of a row group.
-#[inline(always)]
-pub(super) fn settle_all<L: Lanes>(
+/// Decides the doubtful outputs of a few rows, and empties the list.
+///
+/// Out of line and compiled for the level on its own, so that stage 1 stays small.
+#[inline(never)]
+pub(super) fn settle_all(
+    level: SimdLevel,
     task: &Task<'_>,
     weights: &[bf16],
     doubts: &mut Vec<Doubt>,
 ) -> Result<(), NonFinite> {
-    if doubts.is_empty() {
-        return Ok(());
-    }
+    let result = for_level!(
+        level,
+        settle_rows(task: &Task<'_>, weights: &[bf16], doubts: &mut Vec<Doubt>)
+            -> Result<(), NonFinite>
+    );
+    doubts.clear();
+    result
+}
+
+#[inline(always)]
+fn settle_rows<L: Lanes>(
+    task: &Task<'_>,
+    weights: &[bf16],
+    doubts: &mut Vec<Doubt>,
+) -> Result<(), NonFinite> {
     doubts.sort_unstable_by_key(|d| (d.row, d.token));
     for row in doubts.chunk_by(|a, b| a.row == b.row) {
         for some in row.chunks(TOGETHER) {
@@ -36,15 +52,14 @@ pub(super) fn settle_all<L: Lanes>(
             settle::<L>(task, weights, row[0].row, &tokens[..some.len()], f64::from(bound))?;
         }
     }
-    doubts.clear();
     Ok(())
 }
 
 /// Decides up to `TOGETHER` bf16 outputs of one row.
 ///
 /// `fast_bound` is at least 2^-24 times the absolute sum of each one's products.
-#[inline(never)]
-pub(super) fn settle<L: Lanes>(
+#[inline(always)]
+fn settle<L: Lanes>(
     task: &Task<'_>,
     weights: &[bf16],
     row: usize,
@@ -113,7 +128,12 @@ pub(crate) fn dot<L: Lanes, const C: usize>(w: &[bf16], x: [&[f64]; C]) -> [f64;
             add_quarters::<L, C>(p, x.map(|x| x.as_ptr().add(whole * L::BLOCK)), &mut sums);
         }
     }
-    sums.map(|[a, b, c, d]| L::sum64(L::add64(L::add64(a, b), L::add64(c, d))))
+    let mut out = [0.0f64; C];
+    for c in 0..C {
+        let [p, q, r, s] = sums[c];
+        out[c] = L::sum64(L::add64(L::add64(p, q), L::add64(r, s)));
+    }
+    out
 }
 
 /// # Safety

@@ -1,0 +1,50 @@
+//! The commands, one file each.
+
+mod chat;
+mod distance;
+mod inspect;
+mod logits;
+mod replay;
+mod run;
+mod selftest;
+mod synth;
+
+use clap::Subcommand;
+
+/// What the program can do.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Go on from a text, and print the answer as it comes
+    Run(run::RunArgs),
+    /// Talk: one message a line
+    Chat(chat::ChatArgs),
+    /// Hashes of the logits, to compare with the oracle or another machine
+    Logits(logits::LogitsArgs),
+    /// What is in a checkpoint, and whether it can be run
+    Inspect(inspect::InspectArgs),
+    /// Golden hashes of the embedded model on every way to compute that this machine has
+    Selftest(selftest::SelftestArgs),
+    /// How far the logits are from float64, beside the reference implementation in bf16
+    Distance(distance::DistanceArgs),
+    /// Compute the answer of a receipt again and compare every hash
+    Replay(replay::ReplayArgs),
+    /// Make a random checkpoint of a true shape, to test and to time without a download
+    Synth(synth::SynthArgs),
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// Whatever went wrong; `failure` knows the exit code.
+pub fn run(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Run(args) => run::run(args),
+        Command::Chat(args) => chat::run(args),
+        Command::Logits(args) => logits::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Selftest(args) => selftest::run(args),
+        Command::Distance(args) => distance::run(args),
+        Command::Replay(args) => replay::run(args),
+        Command::Synth(args) => synth::run(args),
+    }
+}

@@ -1,0 +1,80 @@
+//! Opening a model and the files beside its weights.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+use engine::embedded;
+use engine::index::TokenId;
+use engine::model::Model;
+use engine::text::{ChatTemplate, GenerationDefaults, Tokenizer};
+use store::checkpoint::Checkpoint;
+
+use crate::failure::BadInput;
+use crate::flags::{MachineArgs, ModelArgs};
+
+/// A checkpoint and the model on it.
+pub struct Source {
+    pub checkpoint: Checkpoint,
+    pub model: Arc<Model>,
+    pub load_seconds: f64,
+}
+
+impl Source {
+    /// Opens what the flags ask for.
+    ///
+    /// # Errors
+    /// A folder that is no checkpoint, one that cannot be run, a machine that is not there.
+    pub fn open(which: &ModelArgs, machine: &MachineArgs) -> Result<Source> {
+        let started = Instant::now();
+        let checkpoint = checkpoint(which.model.as_deref())?;
+        let model = Arc::new(Model::load(&checkpoint, machine.cpu()?)?);
+        Ok(Source { checkpoint, model, load_seconds: started.elapsed().as_secs_f64() })
+    }
+}
+
+/// Opens a folder, or the embedded model.
+///
+/// # Errors
+/// A folder that is no checkpoint.
+pub fn checkpoint(folder: Option<&Path>) -> Result<Checkpoint> {
+    Ok(match folder {
+        Some(folder) => Checkpoint::open(folder)?,
+        None => embedded::checkpoint()?,
+    })
+}
+
+/// The tokenizer, if the checkpoint has one.
+///
+/// # Errors
+/// One that cannot be read.
+pub fn tokenizer(checkpoint: &Checkpoint) -> Result<Option<Tokenizer>> {
+    let Some(definition) = checkpoint.file("tokenizer.json")? else { return Ok(None) };
+    let config = checkpoint.file("tokenizer_config.json")?;
+    Ok(Some(Tokenizer::from_bytes(&definition, config.as_deref())?))
+}
+
+/// The chat template.
+///
+/// # Errors
+/// There is none, or it cannot be read.
+pub fn chat_template(checkpoint: &Checkpoint) -> Result<ChatTemplate> {
+    const NAME: &str = "chat_template.jinja";
+    let config = checkpoint.file("tokenizer_config.json")?;
+    let file = checkpoint.file(NAME)?;
+    let text = file.as_deref().map(std::str::from_utf8).transpose();
+    let label = checkpoint.label().to_string();
+    let text = text.map_err(|_| BadInput::NotText { label, file: NAME })?;
+    Ok(ChatTemplate::new(text, config.as_deref())?)
+}
+
+/// Tokens that end a text.
+///
+/// # Errors
+/// Settings that cannot be read.
+pub fn eos(checkpoint: &Checkpoint) -> Result<Vec<TokenId>> {
+    let generation = checkpoint.file("generation_config.json")?;
+    let config = checkpoint.file("config.json")?;
+    Ok(GenerationDefaults::from_bytes(generation.as_deref(), config.as_deref())?.eos)
+}
