@@ -3,11 +3,11 @@ fn cpu_s() -> f64 { let s = std::fs::read_to_string("/proc/self/stat").unwrap();
 fn main() {
     let cpu = Cpu::new(SimdLevel::detect(), 1).unwrap();
     let t0 = cpu_s(); let p = probe::fma_peak(&cpu); let _ = p; let w = 20_000_000.0*12.0*2.0*8.0/ (cpu_s()-t0) / 1e9; println!("peak {w:.1} (cpu)");
-    for k in [768usize, 2048, 3072] { for tokens in [1usize, 3, 32, 64, 510] {
+    let a: Vec<usize> = std::env::args().skip(1).map(|s| s.parse().unwrap()).collect(); for k in [a[0]] { for tokens in a[1..].iter().copied() {
         let rows = (16 << 20) / k / 4 * 4; let w = lab::kernels::weights(rows * k, &cpu); let x = lab::kernels::weights(tokens * k, &cpu);
         let mut out = vec![bf16::ZERO; tokens * rows];
         let input = Prepared::new(&cpu, x, k);
-        let reps = (4_000_000_000usize / (rows * k * tokens)).max(1).min(60);
+        let reps = (60_000_000_000usize / (rows * k * tokens)).max(1).min(600);
         let t = cpu_s();
         for _ in 0..reps { linear(&cpu, &mut [Job { weights: Matrix::new(rows, k, Elements::Bf16(&w)), input: &input, tokens: None, output: Output::Bf16(&mut out) }]).unwrap(); }
         let s = cpu_s() - t;

@@ -9,6 +9,7 @@
 mod fast;
 mod plan;
 mod prepared;
+mod tile;
 mod wide;
 
 pub use prepared::Prepared;
@@ -132,6 +133,6 @@ fn rows<L: Lanes>(task: &Task<'_>) -> Result<(), NonFinite> {
         (Elements::Bf16(w), Sink::Bf16 { .. }) if task.token_count() == 1 && task.job.input.has_direct() => {
             fast::direct_rows::<L>(task, w)
         }
-        (Elements::Bf16(w), Sink::Bf16 { .. }) => fast::tiled_rows::<L>(task, w),
+        (Elements::Bf16(w), Sink::Bf16 { .. }) => tile::rows::<L>(task, w),
     }
 }

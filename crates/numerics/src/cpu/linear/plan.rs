@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::tile::ROWS;
 use crate::op::linear::Job;
 
 /// Rows of one job, for one thread.
@@ -14,9 +15,6 @@ pub(super) struct Piece {
 const PIECE_WORK_MIN: usize = 1 << 18;
 /// Pieces per thread, so that a thread that is held up does not hold up the rest.
 const PIECES_PER_THREAD: usize = 8;
-/// Rows that a kernel takes together.
-const ROWS_STEP: usize = 6;
-
 /// Cuts the jobs; neighbouring pieces read neighbouring memory.
 pub(super) fn pieces(threads: usize, jobs: &[Job<'_>]) -> Vec<Piece> {
     let work = |j: &Job<'_>| {
@@ -28,7 +26,7 @@ pub(super) fn pieces(threads: usize, jobs: &[Job<'_>]) -> Vec<Piece> {
     let mut out = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
         let (tokens, rows, cols) = work(job);
-        let step = (aim / (tokens * cols)).max(1).next_multiple_of(ROWS_STEP);
+        let step = (aim / (tokens * cols)).max(1).next_multiple_of(ROWS);
         for start in (0..rows).step_by(step) {
             out.push(Piece { job: index, rows: start..(start + step).min(rows) });
         }

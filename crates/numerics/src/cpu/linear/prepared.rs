@@ -3,12 +3,12 @@
 use half::bf16;
 
 use super::super::{Cpu, SimdLevel, for_level};
-use super::fast;
+use super::{fast, tile};
 use crate::cpu::lanes::{Lanes, wide_operand};
 use crate::round::widen;
 
 /// Tokens up to which the single-token path is prepared for.
-const DIRECT_TOKENS_MAX: usize = 4;
+const DIRECT_TOKENS_MAX: usize = 32;
 
 /// bf16 inputs `[tokens, width]`, laid out for one SIMD level.
 ///
@@ -156,7 +156,7 @@ fn lay_out<L: Lanes>(row: &mut Row<'_>) {
         for (v, x) in values.iter_mut().zip(rest) {
             *v = widen(*x);
         }
-        let c = f64::from(fast::tile_roundings::<L>(b, blocks));
+        let c = f64::from(tile::roundings::<L>(b, blocks));
         let mut here = 0.0f64;
         for v in values.iter() {
             here += f64::from(*v) * f64::from(*v);
