@@ -64,11 +64,7 @@ impl Tally {
     };
 
     fn merge(self, other: Tally) -> Tally {
-        let nearer = if other.margin_min < self.margin_min {
-            other
-        } else {
-            self
-        };
+        let nearer = if other.margin_min < self.margin_min { other } else { self };
         Tally {
             inputs: self.inputs + other.inputs,
             mismatches: self.mismatches + other.mismatches,
@@ -108,10 +104,7 @@ pub fn run(args: &[String]) -> anyhow::Result<()> {
     let (chosen, stride) = parse(args)?;
     let reference = Reference::new();
     let mut failures = 0;
-    for function in FUNCTIONS
-        .iter()
-        .filter(|f| chosen == "all" || chosen == f.name)
-    {
+    for function in FUNCTIONS.iter().filter(|f| chosen == "all" || chosen == f.name) {
         let start = Instant::now();
         let tally = sweep(function, &reference, stride);
         failures += tally.mismatches + tally.undecided;
@@ -127,9 +120,7 @@ fn parse(args: &[String]) -> anyhow::Result<(String, u64)> {
     let (mut chosen, mut stride) = ("all".to_string(), 1);
     let mut rest = args.iter();
     while let Some(option) = rest.next() {
-        let value = rest
-            .next()
-            .with_context(|| format!("{option} needs a value"))?;
+        let value = rest.next().with_context(|| format!("{option} needs a value"))?;
         match option.as_str() {
             "--function" => chosen = value.clone(),
             "--sample" => stride = value.parse().context("--sample takes a number")?,
@@ -156,11 +147,7 @@ fn sweep(function: &Function, reference: &Reference, stride: u64) -> Tally {
             let patterns = (first..(first + span).min(PATTERNS)).step_by(stride as usize);
             let inputs: Vec<f32> = patterns.map(|bits| f32::from_bits(bits as u32)).collect();
             let tally = sweep_chunk(function, reference, &inputs);
-            show_progress(
-                function.name,
-                done.fetch_add(1, Ordering::Relaxed) + 1,
-                chunks,
-            );
+            show_progress(function.name, done.fetch_add(1, Ordering::Relaxed) + 1, chunks);
             tally
         })
         .reduce(|| Tally::EMPTY, Tally::merge)
@@ -216,11 +203,7 @@ fn report(function: &Function, tally: &Tally, seconds: f64) {
 /// Right where the bits are the expected ones, at no particular distance from a midpoint.
 fn must_be(expected: f32, y: f32) -> Verdict {
     let same = expected.to_bits() == y.to_bits() || (expected.is_nan() && y.is_nan());
-    if same {
-        Verdict::Nearest(1.0)
-    } else {
-        Verdict::Wrong
-    }
+    if same { Verdict::Nearest(1.0) } else { Verdict::Wrong }
 }
 
 fn judge_exp(reference: &Reference, x: f32, y: f32) -> Verdict {

@@ -58,7 +58,11 @@ fn check(checkpoint: &Checkpoint, cases: &[Case], path: &Path_) {
     for case in cases {
         let label = format!(
             "{} {:?} threads {} chunk {} prompt of {}",
-            checkpoint.label(), path.level, path.threads, path.chunk, case.prompt.len()
+            checkpoint.label(),
+            path.level,
+            path.threads,
+            path.chunk,
+            case.prompt.len()
         );
         let mut session = Session::new(model.clone(), path.chunk);
         let mut at = 0;

@@ -49,7 +49,8 @@ pub fn weights(count: usize, cpu: &Cpu) -> Vec<bf16> {
 fn fill(seed: u64, out: &mut [bf16]) {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for v in out {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let bytes = (state >> 32) as u32;
         let sum: u32 = bytes.to_le_bytes().into_iter().map(u32::from).sum();
         let noise = (state >> 20 & 0xfff) as f32 / 4096.0;
@@ -66,20 +67,38 @@ pub fn run(cpu: &Cpu, spec: &KernelSpec, mut row: impl FnMut(&KernelRow)) -> Vec
         row(&r);
         out.push(r);
     };
-    push(against(spec, "exact matvec to bf16", "GB/s", || bandwidth(cpu, &w), || {
-        let s = product(cpu, spec.k, &w, 1, false);
-        2.0 * w.len() as f64 / s / 1e9
-    }));
-    push(against(spec, "exact matvec to f32", "GB/s", || bandwidth(cpu, &w), || {
-        let s = product(cpu, spec.k, &w, 1, true);
-        2.0 * w.len() as f64 / s / 1e9
-    }));
+    push(against(
+        spec,
+        "exact matvec to bf16",
+        "GB/s",
+        || bandwidth(cpu, &w),
+        || {
+            let s = product(cpu, spec.k, &w, 1, false);
+            2.0 * w.len() as f64 / s / 1e9
+        },
+    ));
+    push(against(
+        spec,
+        "exact matvec to f32",
+        "GB/s",
+        || bandwidth(cpu, &w),
+        || {
+            let s = product(cpu, spec.k, &w, 1, true);
+            2.0 * w.len() as f64 / s / 1e9
+        },
+    ));
     for tokens in &spec.tokens {
         let name = format!("exact product, {tokens} tokens");
-        push(against(spec, &name, "GFLOP/s", || fma_peak(cpu) / 1e9, || {
-            let s = product(cpu, spec.k, &w, *tokens, false);
-            2.0 * w.len() as f64 * *tokens as f64 / s / 1e9
-        }));
+        push(against(
+            spec,
+            &name,
+            "GFLOP/s",
+            || fma_peak(cpu) / 1e9,
+            || {
+                let s = product(cpu, spec.k, &w, *tokens, false);
+                2.0 * w.len() as f64 * *tokens as f64 / s / 1e9
+            },
+        ));
     }
     out
 }
@@ -99,8 +118,7 @@ fn product(cpu: &Cpu, k: usize, w: &[bf16], tokens: usize, plain: bool) -> f64 {
     cpu.enter(|| {
         let input = &Prepared::new(cpu, x, k);
         let weights = Matrix::new(rows, k, Elements::Bf16(w));
-        let output =
-            if plain { Output::F32(&mut floats) } else { Output::Bf16(&mut stored) };
+        let output = if plain { Output::F32(&mut floats) } else { Output::Bf16(&mut stored) };
         linear(cpu, &mut [Job { weights, input, tokens: None, output }]).expect("finite weights");
     });
     started.elapsed().as_secs_f64()

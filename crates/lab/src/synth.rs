@@ -98,10 +98,7 @@ pub fn synthesize(spec: &SynthSpec, progress: &mut dyn FnMut(u64, u64)) -> Resul
     }
     let generate_seconds = started.elapsed().as_secs_f64();
     folder.sync()?;
-    folder.write_json(
-        "generation_config.json",
-        &config::generation_config(&dimensions),
-    )?;
+    folder.write_json("generation_config.json", &config::generation_config(&dimensions))?;
     folder.write_json("config.json", &config::config(&dimensions, spec))?;
     folder.write_json("model.safetensors.index.json", &config::index(&plans))?;
     folder.finish()?;
@@ -124,14 +121,8 @@ fn dimensions_of(spec: &SynthSpec) -> Result<Dimensions> {
     dimensions.experts = spec.experts.unwrap_or(dimensions.experts);
     dimensions.hidden = spec.hidden.unwrap_or(dimensions.hidden);
     let top_k = dimensions.top_k;
-    ensure!(
-        dimensions.layers > 0,
-        "layers: expected at least 1, found 0"
-    );
-    ensure!(
-        dimensions.hidden > 0,
-        "hidden: expected at least 1, found 0"
-    );
+    ensure!(dimensions.layers > 0, "layers: expected at least 1, found 0");
+    ensure!(dimensions.hidden > 0, "hidden: expected at least 1, found 0");
     ensure!(
         dimensions.experts >= top_k,
         "experts: expected at least {top_k}, as each token picks {top_k}; found {}",

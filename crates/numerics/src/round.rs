@@ -89,11 +89,13 @@ mod tests {
     fn midpoints_go_to_even_and_a_hair_decides() {
         for bits in (0..0x7f80_u16).step_by(7) {
             let (a, b) = (bf16::from_bits(bits), bf16::from_bits(bits + 1));
-            let mid = (f64::from(widen(a)) + if bits + 1 == 0x7f80 {
-                f64::from(widen(a)) + 2f64.powi(120)
-            } else {
-                f64::from(widen(b))
-            }) / 2.0;
+            let mid = (f64::from(widen(a))
+                + if bits + 1 == 0x7f80 {
+                    f64::from(widen(a)) + 2f64.powi(120)
+                } else {
+                    f64::from(widen(b))
+                })
+                / 2.0;
             let even = if bits & 1 == 0 { a } else { b };
             assert_eq!(bf16_from_f64(mid).to_bits(), even.to_bits(), "{bits:x}");
             let (below, above) = (mid.next_down(), mid.next_up());

@@ -45,7 +45,10 @@ fn round(total: BigInt, precision: u32) -> f32 {
 }
 
 fn cpus() -> Vec<Cpu> {
-    SimdLevel::available().into_iter().map(|l| Cpu::new(l, 1).expect("a level of this CPU")).collect()
+    SimdLevel::available()
+        .into_iter()
+        .map(|l| Cpu::new(l, 1).expect("a level of this CPU"))
+        .collect()
 }
 
 /// Runs a projection on every level and compares every output with the reference.
@@ -63,13 +66,16 @@ fn check(rows: usize, k: usize, w: &[bf16], x: &[bf16]) {
         linear(&cpu, jobs).expect("finite");
         for t in 0..tokens {
             for r in 0..rows {
-                let pairs: Vec<(f32, f32)> = (0..k)
-                    .map(|i| (widen(w[r * k + i]), widen(x[t * k + i])))
-                    .collect();
+                let pairs: Vec<(f32, f32)> =
+                    (0..k).map(|i| (widen(w[r * k + i]), widen(x[t * k + i]))).collect();
                 let (b, f) = (reference(&pairs, 8), reference(&pairs, 24));
                 let at = t * rows + r;
                 let level = cpu.level();
-                assert_eq!(widen(stored[at]).to_bits(), b.to_bits(), "bf16 {level:?} t{t} r{r} k{k}");
+                assert_eq!(
+                    widen(stored[at]).to_bits(),
+                    b.to_bits(),
+                    "bf16 {level:?} t{t} r{r} k{k}"
+                );
                 assert_eq!(plain[at].to_bits(), f.to_bits(), "f32 {level:?} t{t} r{r} k{k}");
             }
         }
@@ -115,7 +121,8 @@ proptest! {
 fn noise(n: usize, seed: u64, scale: f32) -> Vec<bf16> {
     let mut state = seed;
     let mut unit = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((state >> 40) as f32 / 16_777_216.0) - 0.5
     };
     (0..n).map(|_| bf16::from_f32((unit() + unit() + unit()) * scale)).collect()
@@ -123,7 +130,9 @@ fn noise(n: usize, seed: u64, scale: f32) -> Vec<bf16> {
 
 #[test]
 fn long_rows_and_every_tile_shape() {
-    for (k, tokens) in [(1, 1), (2, 3), (31, 4), (33, 5), (64, 6), (768, 11), (3072, 2), (16_384, 1)] {
+    for (k, tokens) in
+        [(1, 1), (2, 3), (31, 4), (33, 5), (64, 6), (768, 11), (3072, 2), (16_384, 1)]
+    {
         let rows = 9;
         check(rows, k, &noise(rows * k, k as u64, 0.05), &noise(tokens * k, 99, 2.0));
     }
@@ -185,8 +194,11 @@ fn a_weight_that_is_not_finite_is_an_error_and_names_its_row() {
 #[test]
 fn f32_weights_and_chosen_tokens() {
     let (rows, k) = (6, 45);
-    let w: Vec<f32> = noise(rows * k, 4, 1.0).iter().enumerate()
-        .map(|(i, v)| widen(*v) * (1.0 + i as f32 * 1.3e-5)).collect();
+    let w: Vec<f32> = noise(rows * k, 4, 1.0)
+        .iter()
+        .enumerate()
+        .map(|(i, v)| widen(*v) * (1.0 + i as f32 * 1.3e-5))
+        .collect();
     let x = noise(9 * k, 6, 1.0);
     let chosen = [8u32, 0, 3];
     for cpu in cpus() {

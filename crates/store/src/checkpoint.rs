@@ -60,9 +60,7 @@ impl Checkpoint {
     /// Errors: everything in `CheckpointError` up to `BadHeader`; no weight is read.
     pub fn open(dir: &Path) -> Result<Checkpoint, CheckpointError> {
         if !dir.is_dir() {
-            return Err(CheckpointError::NotADirectory {
-                path: dir.to_path_buf(),
-            });
+            return Err(CheckpointError::NotADirectory { path: dir.to_path_buf() });
         }
         Self::from_source(dir.display().to_string(), Source::Folder(dir.to_path_buf()))
     }
@@ -74,10 +72,7 @@ impl Checkpoint {
         label: &str,
         files: &[(&'static str, &'static [u8])],
     ) -> Result<Checkpoint, CheckpointError> {
-        let source = Source::Embedded {
-            label: label.into(),
-            files: files.to_vec(),
-        };
+        let source = Source::Embedded { label: label.into(), files: files.to_vec() };
         Self::from_source(label.to_string(), source)
     }
 
@@ -90,19 +85,10 @@ impl Checkpoint {
             check_against_index(&source, index, &tensors)?;
         }
         if tensors.is_empty() {
-            return Err(CheckpointError::NoWeights {
-                path: source.root().to_path_buf(),
-            });
+            return Err(CheckpointError::NoWeights { path: source.root().to_path_buf() });
         }
         let fingerprint = fingerprint_of(&config_bytes, &shards);
-        Ok(Checkpoint {
-            label,
-            source,
-            config,
-            shards,
-            tensors,
-            fingerprint,
-        })
+        Ok(Checkpoint { label, source, config, shards, tensors, fingerprint })
     }
 
     /// The folder, or the name of the embedded model, for messages.
@@ -117,10 +103,7 @@ impl Checkpoint {
 
     /// The language model's part of the config: `text_config` where there is one.
     pub fn text_config(&self) -> &Value {
-        self.config
-            .get("text_config")
-            .filter(|nested| nested.is_object())
-            .unwrap_or(&self.config)
+        self.config.get("text_config").filter(|nested| nested.is_object()).unwrap_or(&self.config)
     }
 
     /// Another file of the checkpoint (tokenizer.json, chat_template.jinja, ...), if it is there.
@@ -139,20 +122,14 @@ impl Checkpoint {
     ///
     /// Errors: `TensorAbsent`, `WrongShape`, and `WrongDtype` for all but BF16 and F32.
     pub fn expect(&self, name: &str, shape: &[usize]) -> Result<&Tensor, CheckpointError> {
-        let tensor = self
-            .find(name)
-            .ok_or_else(|| CheckpointError::TensorAbsent {
-                label: self.label.clone(),
-                tensor: name.to_string(),
-                expected: shape.to_vec(),
-            })?;
+        let tensor = self.find(name).ok_or_else(|| CheckpointError::TensorAbsent {
+            label: self.label.clone(),
+            tensor: name.to_string(),
+            expected: shape.to_vec(),
+        })?;
         if let Dtype::Other(found) = tensor.dtype {
             let (path, tensor) = (tensor.file.clone(), tensor.name.clone());
-            return Err(CheckpointError::WrongDtype {
-                path,
-                tensor,
-                found,
-            });
+            return Err(CheckpointError::WrongDtype { path, tensor, found });
         }
         if tensor.shape != shape {
             return Err(CheckpointError::WrongShape {
@@ -167,9 +144,7 @@ impl Checkpoint {
 
     /// All tensors with their canonical names, sorted by these.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.tensors
-            .iter()
-            .map(|(name, tensor)| (name.as_str(), tensor))
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
     /// The safetensors files, sorted by name.
@@ -182,11 +157,7 @@ impl Checkpoint {
         let mut sizes: BTreeMap<Part, PartSize> = BTreeMap::new();
         for (name, tensor) in &self.tensors {
             let part = part_of(name);
-            let empty = PartSize {
-                part,
-                tensor_count: 0,
-                size_bytes: 0,
-            };
+            let empty = PartSize { part, tensor_count: 0, size_bytes: 0 };
             let size = sizes.entry(part).or_insert(empty);
             size.tensor_count += 1;
             size.size_bytes += tensor.bytes.len() as u64;
@@ -208,16 +179,10 @@ impl Checkpoint {
 
 fn read_config(source: &Source) -> Result<(Bytes, Value), CheckpointError> {
     let Some(bytes) = source.read(CONFIG_NAME)? else {
-        return Err(CheckpointError::MissingConfig {
-            path: source.root().to_path_buf(),
-        });
+        return Err(CheckpointError::MissingConfig { path: source.root().to_path_buf() });
     };
     let bad = |line, reason| {
-        Err(CheckpointError::BadJson {
-            path: source.path_of(CONFIG_NAME),
-            line,
-            reason,
-        })
+        Err(CheckpointError::BadJson { path: source.path_of(CONFIG_NAME), line, reason })
     };
     match serde_json::from_slice::<Value>(&bytes) {
         Ok(config) if config.is_object() => Ok((bytes, config)),
@@ -241,9 +206,7 @@ fn shard_names(source: &Source, index: Option<&Index>) -> Result<Vec<String>, Ch
     };
     let named = index.shard_names();
     match present.iter().find(|name| !named.contains(name.as_str())) {
-        Some(extra) => Err(CheckpointError::ExtraShard {
-            path: source.path_of(extra),
-        }),
+        Some(extra) => Err(CheckpointError::ExtraShard { path: source.path_of(extra) }),
         None => Ok(named.into_iter().map(str::to_string).collect()),
     }
 }
@@ -311,20 +274,13 @@ fn check_against_index(
         let path = source.path_of(shard);
         let held = tensors.get(&canonical_name(name));
         if !held.is_some_and(|tensor| tensor.name == *name && tensor.file == path) {
-            return Err(CheckpointError::TensorNotInShard {
-                tensor: name.clone(),
-                path,
-            });
+            return Err(CheckpointError::TensorNotInShard { tensor: name.clone(), path });
         }
     }
-    match tensors
-        .values()
-        .find(|tensor| !index.shard_of.contains_key(&tensor.name))
-    {
-        Some(Tensor { name, file, .. }) => Err(CheckpointError::TensorNotInIndex {
-            tensor: name.clone(),
-            path: file.clone(),
-        }),
+    match tensors.values().find(|tensor| !index.shard_of.contains_key(&tensor.name)) {
+        Some(Tensor { name, file, .. }) => {
+            Err(CheckpointError::TensorNotInIndex { tensor: name.clone(), path: file.clone() })
+        }
         None => Ok(()),
     }
 }
@@ -341,8 +297,5 @@ fn fingerprint_of(config: &[u8], shards: &[Shard]) -> String {
         hash.update((shard.bytes.len() as u64).to_le_bytes());
         hash.update(shard.header_sha256);
     }
-    hash.finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

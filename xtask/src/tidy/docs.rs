@@ -31,11 +31,7 @@ pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
 fn links(tree: &Tree, file: &File, findings: &mut Vec<Finding>) {
     let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
     for (number, line) in file.lines() {
-        for target in line
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split([')', '#']).next())
-        {
+        for target in line.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
             if target.is_empty() || target.contains(':') || !is_checked(target) {
                 continue;
             }
@@ -49,15 +45,8 @@ fn links(tree: &Tree, file: &File, findings: &mut Vec<Finding>) {
 }
 
 fn is_checked(target: &str) -> bool {
-    let name = target
-        .trim_end_matches('/')
-        .rsplit('/')
-        .next()
-        .unwrap_or(target);
-    !name.contains('.')
-        || [".md", ".rs", ".py", ".toml", ".sh"]
-            .iter()
-            .any(|e| name.ends_with(e))
+    let name = target.trim_end_matches('/').rsplit('/').next().unwrap_or(target);
+    !name.contains('.') || [".md", ".rs", ".py", ".toml", ".sh"].iter().any(|e| name.ends_with(e))
 }
 
 fn is_folder(tree: &Tree, path: &str) -> bool {
@@ -82,18 +71,11 @@ fn resolve(folder: &str, target: &str) -> String {
 fn fence_table(tree: &Tree, file: &File, findings: &mut Vec<Finding>) {
     for fence in FENCES {
         let name = format!("`{}`", fence.package);
-        let row = file
-            .lines()
-            .find(|(_, line)| cells(line).first() == Some(&name.as_str()));
+        let row = file.lines().find(|(_, line)| cells(line).first() == Some(&name.as_str()));
         let expected = if fence.may_know.is_empty() {
             "no other crate".to_owned()
         } else {
-            fence
-                .may_know
-                .iter()
-                .map(|known| format!("`{known}`"))
-                .collect::<Vec<_>>()
-                .join(", ")
+            fence.may_know.iter().map(|known| format!("`{known}`")).collect::<Vec<_>>().join(", ")
         };
         match row {
             Some((number, line)) if cells(line).get(1) != Some(&expected.as_str()) => {
@@ -127,10 +109,7 @@ fn limits(file: &File, findings: &mut Vec<Finding>) {
 
 /// Every row of the ledger fills every column: a prediction without a verdict is no entry.
 fn ledger(file: &File, findings: &mut Vec<Finding>) {
-    let mut rows = file
-        .lines()
-        .skip_while(|(_, line)| *line != LEDGER_HEADER)
-        .peekable();
+    let mut rows = file.lines().skip_while(|(_, line)| *line != LEDGER_HEADER).peekable();
     if rows.peek().is_none() {
         let message = format!("no ledger: `{LEDGER_HEADER}`");
         findings.push(Finding::error(&file.path, 1, "ledger", message));
@@ -145,20 +124,13 @@ fn ledger(file: &File, findings: &mut Vec<Finding>) {
 }
 
 fn cells(row: &str) -> Vec<&str> {
-    let inner = row
-        .strip_prefix('|')
-        .and_then(|row| row.trim_end().strip_suffix('|'));
-    inner.map_or(Vec::new(), |inner| {
-        inner.split('|').map(str::trim).collect()
-    })
+    let inner = row.strip_prefix('|').and_then(|row| row.trim_end().strip_suffix('|'));
+    inner.map_or(Vec::new(), |inner| inner.split('|').map(str::trim).collect())
 }
 
 /// `.ci/run` runs the README's own test command, so there must be exactly one.
 fn test_command(file: &File, findings: &mut Vec<Finding>) {
-    let count = file
-        .lines()
-        .filter(|(_, line)| line.starts_with("cargo test"))
-        .count();
+    let count = file.lines().filter(|(_, line)| line.starts_with("cargo test")).count();
     if count != 1 {
         let message = format!("{count} lines begin with `cargo test`, there must be one");
         findings.push(Finding::error(&file.path, 1, "test-command", message));

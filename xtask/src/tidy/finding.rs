@@ -21,34 +21,17 @@ pub struct Finding {
 
 impl Finding {
     pub fn error(path: &str, line: usize, rule: &'static str, message: String) -> Finding {
-        Finding {
-            path: path.to_owned(),
-            line,
-            rule,
-            message,
-            severity: Severity::Error,
-        }
+        Finding { path: path.to_owned(), line, rule, message, severity: Severity::Error }
     }
 
     pub fn warning(path: &str, line: usize, rule: &'static str, message: String) -> Finding {
-        Finding {
-            severity: Severity::Warning,
-            ..Finding::error(path, line, rule, message)
-        }
+        Finding { severity: Severity::Warning, ..Finding::error(path, line, rule, message) }
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mark = if self.severity == Severity::Warning {
-            "warning: "
-        } else {
-            ""
-        };
-        write!(
-            f,
-            "{}:{}: {mark}{}: {}",
-            self.path, self.line, self.rule, self.message
-        )
+        let mark = if self.severity == Severity::Warning { "warning: " } else { "" };
+        write!(f, "{}:{}: {mark}{}: {}", self.path, self.line, self.rule, self.message)
     }
 }

@@ -31,17 +31,12 @@ fn vague_name(file: &File, findings: &mut Vec<Finding>) {
 
 /// One op, one stem: a file in `cpu/` or `cuda/` implements a contract in `op/`, or is listed.
 fn operation_stems(tree: &Tree, findings: &mut Vec<Finding>) {
-    let contracts: BTreeSet<&str> = tree
-        .files
-        .iter()
-        .filter_map(|file| stem_in(&file.path, "op"))
-        .collect();
+    let contracts: BTreeSet<&str> =
+        tree.files.iter().filter_map(|file| stem_in(&file.path, "op")).collect();
     for file in &tree.files {
         let stem = stem_in(&file.path, "cpu").or_else(|| stem_in(&file.path, "cuda"));
         let Some(stem) = stem else { continue };
-        let listed = NUMERICS_INFRASTRUCTURE
-            .iter()
-            .any(|(name, _)| *name == stem);
+        let listed = NUMERICS_INFRASTRUCTURE.iter().any(|(name, _)| *name == stem);
         if !listed && !contracts.contains(stem) {
             let message = format!("no contract `{NUMERICS}op/{stem}.rs` for `{stem}`");
             findings.push(Finding::error(&file.path, 1, "op-stem", message));
@@ -51,9 +46,6 @@ fn operation_stems(tree: &Tree, findings: &mut Vec<Finding>) {
 
 /// `matvec` for `crates/numerics/src/<folder>/matvec.rs` and `.../<folder>/matvec/avx2.rs`.
 fn stem_in<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
-    let below = path
-        .strip_prefix(NUMERICS)?
-        .strip_prefix(folder)?
-        .strip_prefix('/')?;
+    let below = path.strip_prefix(NUMERICS)?.strip_prefix(folder)?.strip_prefix('/')?;
     below.split(['/', '.']).next()
 }

@@ -23,17 +23,12 @@ pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
 }
 
 fn member(file: &File, manifest: &Table, findings: &mut Vec<Finding>) {
-    let inherits = manifest
-        .get("lints")
-        .and_then(|lints| lints.get("workspace"));
+    let inherits = manifest.get("lints").and_then(|lints| lints.get("workspace"));
     if inherits != Some(&Value::Boolean(true)) {
         let message = "needs `[lints] workspace = true`".to_owned();
         findings.push(Finding::error(&file.path, 1, "lints", message));
     }
-    let folder = file
-        .path
-        .trim_end_matches("Cargo.toml")
-        .trim_end_matches('/');
+    let folder = file.path.trim_end_matches("Cargo.toml").trim_end_matches('/');
     let Some(fence) = FENCES.iter().find(|fence| fence.folder == folder) else {
         let message = format!("no fence for `{folder}` in xtask/src/tidy/table.rs");
         findings.push(Finding::error(&file.path, 1, "fence", message));
@@ -41,12 +36,7 @@ fn member(file: &File, manifest: &Table, findings: &mut Vec<Finding>) {
     };
     for name in dependencies(manifest) {
         if let Some((rule, message)) = objection(fence, &name) {
-            findings.push(Finding::error(
-                &file.path,
-                line_of(&file.text, &name),
-                rule,
-                message,
-            ));
+            findings.push(Finding::error(&file.path, line_of(&file.text, &name), rule, message));
         }
     }
 }
@@ -58,16 +48,10 @@ fn objection(fence: &Fence, name: &str) -> Option<(&'static str, String)> {
         return Some(("fence", format!("`{package}` must not know `{name}`")));
     }
     if name == "anyhow" && !fence.may_use_anyhow {
-        return Some((
-            "anyhow",
-            format!("`{package}` has typed errors, not anyhow"),
-        ));
+        return Some(("anyhow", format!("`{package}` has typed errors, not anyhow")));
     }
     if TOLERANCE_CRATES.contains(&name) {
-        return Some((
-            "tolerance",
-            format!("`{name}`: bits are compared with `to_bits`"),
-        ));
+        return Some(("tolerance", format!("`{name}`: bits are compared with `to_bits`")));
     }
     None
 }
@@ -86,11 +70,7 @@ fn dependencies(manifest: &Table) -> Vec<String> {
 
 /// `package = "..."` renames a dependency; without it the key is the name.
 fn package_of(key: &str, value: &Value) -> String {
-    value
-        .get("package")
-        .and_then(Value::as_str)
-        .unwrap_or(key)
-        .to_owned()
+    value.get("package").and_then(Value::as_str).unwrap_or(key).to_owned()
 }
 
 /// The first line that begins with the dependency, else the first that names it.

@@ -25,10 +25,7 @@ pub fn run(root: &Path) -> Result<bool> {
     for finding in &findings {
         println!("{finding}");
     }
-    let errors = findings
-        .iter()
-        .filter(|f| f.severity == Severity::Error)
-        .count();
+    let errors = findings.iter().filter(|f| f.severity == Severity::Error).count();
     println!(
         "tidy: {} files, {errors} errors, {} warnings",
         tree.files.len(),

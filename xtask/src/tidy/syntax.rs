@@ -27,9 +27,7 @@ pub fn check(file: &File, findings: &mut Vec<Finding>) {
 fn forbids_unsafe(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("forbid")
-            && attribute
-                .parse_args::<Ident>()
-                .is_ok_and(|name| name == "unsafe_code")
+            && attribute.parse_args::<Ident>().is_ok_and(|name| name == "unsafe_code")
     })
 }
 
@@ -40,12 +38,7 @@ struct Rules<'a> {
 
 impl Rules<'_> {
     fn report(&mut self, span: Span, rule: &'static str, message: String) {
-        self.findings.push(Finding::error(
-            &self.file.path,
-            span.start().line,
-            rule,
-            message,
-        ));
+        self.findings.push(Finding::error(&self.file.path, span.start().line, rule, message));
     }
 
     fn function_length(&mut self, signature: &Signature, end: Span) {
@@ -86,11 +79,7 @@ impl<'ast> Visit<'ast> for Rules<'_> {
     }
 
     fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
-        let names = if is_error(item) {
-            PROSE_VARIANTS
-        } else {
-            &PROSE_VARIANTS[..1]
-        };
+        let names = if is_error(item) { PROSE_VARIANTS } else { &PROSE_VARIANTS[..1] };
         for variant in &item.variants {
             if names.iter().any(|name| variant.ident == name) && is_only_text(&variant.fields) {
                 let message = format!("`{}(text)`: carry the facts in fields", variant.ident);
@@ -139,9 +128,7 @@ fn is_only_text(fields: &Fields) -> bool {
 fn is_text(ty: &Type) -> bool {
     match ty {
         Type::Path(path) => path.path.segments.last().is_some_and(|segment| {
-            ["String", "Cow", "str"]
-                .iter()
-                .any(|name| segment.ident == name)
+            ["String", "Cow", "str"].iter().any(|name| segment.ident == name)
         }),
         Type::Reference(reference) => is_text(&reference.elem),
         _ => false,

@@ -11,16 +11,12 @@ pub const LINE_COLUMNS_MAX: usize = 100;
 pub const FORWARD_LINES_MAX: usize = 150;
 
 /// Names that say nothing, for a file, a folder or a module.
-pub const FORBIDDEN_NAMES: &[&str] = &[
-    "util", "utils", "helper", "helpers", "common", "misc", "shared", "stuff",
-];
+pub const FORBIDDEN_NAMES: &[&str] =
+    &["util", "utils", "helper", "helpers", "common", "misc", "shared", "stuff"];
 
 /// Where unsafe code may live: path prefixes.
-pub const UNSAFE_HOMES: &[&str] = &[
-    "crates/store/src/io.rs",
-    "crates/store/src/io/",
-    "crates/numerics/",
-];
+pub const UNSAFE_HOMES: &[&str] =
+    &["crates/store/src/io.rs", "crates/store/src/io/", "crates/numerics/"];
 /// Roots that must carry `#![forbid(unsafe_code)]` as soon as they exist.
 pub const FORBID_UNSAFE_ROOTS: &[&str] = &[
     "crates/engine/src/lib.rs",
@@ -39,18 +35,8 @@ pub struct Fence {
 
 /// Lowest first; ARCHITECTURE.md has the same table, and tidy compares them.
 pub const FENCES: &[Fence] = &[
-    Fence {
-        folder: "crates/store",
-        package: "store",
-        may_know: &[],
-        may_use_anyhow: false,
-    },
-    Fence {
-        folder: "crates/numerics",
-        package: "numerics",
-        may_know: &[],
-        may_use_anyhow: false,
-    },
+    Fence { folder: "crates/store", package: "store", may_know: &[], may_use_anyhow: false },
+    Fence { folder: "crates/numerics", package: "numerics", may_know: &[], may_use_anyhow: false },
     Fence {
         folder: "crates/engine",
         package: "engine",
@@ -93,9 +79,8 @@ pub const NUMERICS_INFRASTRUCTURE: &[(&str, &str)] = &[
 ];
 
 /// Variants that carry prose instead of facts: the first nowhere, the others in no error.
-pub const PROSE_VARIANTS: &[&str] = &[
-    "Msg", "Message", "Other", "Generic", "Custom", "Text", "Misc",
-];
+pub const PROSE_VARIANTS: &[&str] =
+    &["Msg", "Message", "Other", "Generic", "Custom", "Text", "Misc"];
 
 /// Comparing within a tolerance is the business of one place.
 pub const TOLERANCE_HOME: &str = "crates/lab/src/golden";
@@ -128,16 +113,8 @@ pub const FAST_MATH: &[&str] = &[
 ];
 
 /// Notes to oneself belong in an issue. Written in halves, so that this file passes.
-pub const UNFINISHED: &[&str] = &[
-    concat!("TO", "DO"),
-    concat!("FIX", "ME"),
-    concat!("X", "XX"),
-];
+pub const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")];
 
 /// Folders of one particular machine. Written in halves, so that this file passes.
-pub const MACHINE_PATHS: &[&str] = &[
-    concat!("/wo", "rk"),
-    concat!("/ro", "ot"),
-    concat!("/ho", "me"),
-    concat!("/t", "mp"),
-];
+pub const MACHINE_PATHS: &[&str] =
+    &[concat!("/wo", "rk"), concat!("/ro", "ot"), concat!("/ho", "me"), concat!("/t", "mp")];

@@ -7,13 +7,9 @@ use super::{Finding, check};
 use std::path::Path;
 
 fn findings(files: &[(&str, &str)]) -> Vec<Finding> {
-    let files = files.iter().map(|(path, text)| File {
-        path: (*path).into(),
-        text: (*text).into(),
-    });
-    check(&Tree {
-        files: files.collect(),
-    })
+    let files =
+        files.iter().map(|(path, text)| File { path: (*path).into(), text: (*text).into() });
+    check(&Tree { files: files.collect() })
 }
 
 /// Checks that exactly the rules in `expected` ("rule:line") fire on one file.
@@ -24,10 +20,8 @@ fn expect(path: &str, text: &str, expected: &[&str]) {
 
 #[track_caller]
 fn expect_tree(files: &[(&str, &str)], expected: &[&str]) {
-    let found: Vec<String> = findings(files)
-        .iter()
-        .map(|f| format!("{}:{}", f.rule, f.line))
-        .collect();
+    let found: Vec<String> =
+        findings(files).iter().map(|f| format!("{}:{}", f.rule, f.line)).collect();
     assert_eq!(found, expected, "{files:?}");
 }
 
@@ -41,27 +35,16 @@ fn lengths() {
     let warned = findings(&[(ENGINE, &lines(FILE_LINES_WARN + 1))]);
     assert_eq!(warned[0].severity, Severity::Warning);
     let failed = findings(&[(ENGINE, &lines(FILE_LINES_MAX + 1))]);
-    assert_eq!(
-        (failed[0].rule, failed[0].severity),
-        ("file-length", Severity::Error)
-    );
+    assert_eq!((failed[0].rule, failed[0].severity), ("file-length", Severity::Error));
     expect("NUMERICS.md", &lines(FILE_LINES_MAX + 1), &[]);
 
     let forward = "crates/engine/src/model/forward.rs";
     expect(forward, &lines(FORWARD_LINES_MAX), &[]);
-    expect(
-        forward,
-        &lines(FORWARD_LINES_MAX + 1),
-        &["forward-length:151"],
-    );
+    expect(forward, &lines(FORWARD_LINES_MAX + 1), &["forward-length:151"]);
 
     let body = |count: usize| format!("fn f() {{\n{}}}\n", "    g();\n".repeat(count));
     expect(ENGINE, &body(FUNCTION_LINES_MAX - 2), &[]);
-    expect(
-        ENGINE,
-        &body(FUNCTION_LINES_MAX - 1),
-        &["function-length:1"],
-    );
+    expect(ENGINE, &body(FUNCTION_LINES_MAX - 1), &["function-length:1"]);
     let method = format!("impl A {{\n/// doc\n{}}}\n", body(FUNCTION_LINES_MAX));
     expect(ENGINE, &method, &["function-length:3"]);
     let braces = "fn f() {\n    g(\"}\"); // }\n    h('}');\n}\n";
@@ -82,28 +65,16 @@ fn words() {
     expect(ENGINE, note, &["unfinished:1"]);
     expect(ENGINE, concat!("// TO", "DOS is a word\n"), &[]);
     expect("bench/a.py", concat!("# FIX", "ME\n"), &["unfinished:1"]);
-    expect(
-        "A.md",
-        concat!("see /ho", "me/someone\n"),
-        &["machine-path:1"],
-    );
+    expect("A.md", concat!("see /ho", "me/someone\n"), &["machine-path:1"]);
     expect("A.md", concat!("`/t", "mp/x`\n"), &["machine-path:1"]);
-    expect(
-        "A.md",
-        concat!("https://x.org/ro", "ot and ./wo", "rk and /wo", "rkspace\n"),
-        &[],
-    );
+    expect("A.md", concat!("https://x.org/ro", "ot and ./wo", "rk and /wo", "rkspace\n"), &[]);
 }
 
 #[test]
 fn fast_math() {
     let flags = concat!("[build]\nrustflags = [\"-Cllvm-args=--fast-", "math\"]\n");
     expect(".cargo/config.toml", flags, &["fast-math:2"]);
-    expect(
-        "crates/numerics/src/a.rs",
-        concat!("// no fast-", "math here\n"),
-        &[],
-    );
+    expect("crates/numerics/src/a.rs", concat!("// no fast-", "math here\n"), &[]);
     expect("build.sh", concat!("cc -O", "fast\n"), &["fast-math:1"]);
 }
 
@@ -114,116 +85,48 @@ fn unsafe_code() {
     expect("crates/store/src/io/uring.rs", block, &[]);
     expect("crates/store/src/pack.rs", block, &["unsafe-home:3"]);
     expect(ENGINE, block, &["unsafe-home:3"]);
-    expect(
-        NUMERICS,
-        "fn f() {\n    unsafe { g() }\n}\n",
-        &["safety-comment:2"],
-    );
-    expect(
-        NUMERICS,
-        "fn f() {\n    // fast\n    unsafe { g() }\n}\n",
-        &["safety-comment:3"],
-    );
+    expect(NUMERICS, "fn f() {\n    unsafe { g() }\n}\n", &["safety-comment:2"]);
+    expect(NUMERICS, "fn f() {\n    // fast\n    unsafe { g() }\n}\n", &["safety-comment:3"]);
     let statement = "fn f() {\n    // SAFETY: ok\n    let x =\n        h(unsafe { g() });\n}\n";
     expect(NUMERICS, statement, &[]);
     let second = "fn f() {\n    // SAFETY: ok\n    unsafe { g() };\n    unsafe { g() };\n}\n";
     expect(NUMERICS, second, &["safety-comment:4"]);
-    expect(
-        NUMERICS,
-        "unsafe impl Send for A {}\n",
-        &["safety-comment:1"],
-    );
+    expect(NUMERICS, "unsafe impl Send for A {}\n", &["safety-comment:1"]);
     expect(NUMERICS, "unsafe fn f() {}\n", &[]);
     let in_macro = "macro_rules! m {\n    () => {\n        unsafe { g() }\n    };\n}\n";
     expect(NUMERICS, in_macro, &["safety-comment:3"]);
     expect(ENGINE, "// unsafe\nconst A: &str = \"unsafe { }\";\n", &[]);
     let forbidden = "#![forbid(unsafe_code)]\n";
     expect("crates/engine/src/lib.rs", forbidden, &[]);
-    expect(
-        "crates/engine/src/lib.rs",
-        "//! Docs.\n",
-        &["forbid-unsafe:1"],
-    );
-    expect(
-        "crates/cli/src/main.rs",
-        "fn main() {}\n",
-        &["forbid-unsafe:1"],
-    );
+    expect("crates/engine/src/lib.rs", "//! Docs.\n", &["forbid-unsafe:1"]);
+    expect("crates/cli/src/main.rs", "fn main() {}\n", &["forbid-unsafe:1"]);
 }
 
 #[test]
 fn rust_names() {
-    expect(
-        ENGINE,
-        "enum E {\n    Msg(String),\n}\n",
-        &["prose-error:2"],
-    );
-    expect(
-        ENGINE,
-        "enum LoadError {\n    Other(&'static str),\n}\n",
-        &["prose-error:2"],
-    );
-    expect(
-        ENGINE,
-        "#[derive(Error)]\nenum E {\n    Text(String),\n}\n",
-        &["prose-error:3"],
-    );
+    expect(ENGINE, "enum E {\n    Msg(String),\n}\n", &["prose-error:2"]);
+    expect(ENGINE, "enum LoadError {\n    Other(&'static str),\n}\n", &["prose-error:2"]);
+    expect(ENGINE, "#[derive(Error)]\nenum E {\n    Text(String),\n}\n", &["prose-error:3"]);
     expect(ENGINE, "enum Value {\n    Text(String),\n}\n", &[]);
-    expect(
-        ENGINE,
-        "enum E {\n    Shape { tensor: String },\n    Other(u8),\n}\n",
-        &[],
-    );
+    expect(ENGINE, "enum E {\n    Shape { tensor: String },\n    Other(u8),\n}\n", &[]);
     expect(ENGINE, "mod helpers {}\n", &["vague-name:1"]);
     expect("crates/engine/src/utils.rs", "", &["vague-name:1"]);
     expect("crates/engine/src/common/x.rs", "", &["vague-name:1"]);
     expect(ENGINE, "fn f() { assert_close(a, b) }\n", &["tolerance:1"]);
-    expect(
-        ENGINE,
-        "fn f() { check!(allclose(a, b)) }\n",
-        &["tolerance:1"],
-    );
+    expect(ENGINE, "fn f() { check!(allclose(a, b)) }\n", &["tolerance:1"]);
     expect("crates/lab/src/golden.rs", "fn allclose() {}\n", &[]);
     expect(ENGINE, "fn f( {\n", &["parse:1", "parse:1"]);
 }
 
 #[test]
 fn attributes() {
-    expect(
-        ENGINE,
-        "#[cfg(feature = \"cuda\")]\nfn f() {}\n",
-        &["cfg-feature:1"],
-    );
-    expect(
-        ENGINE,
-        "#[cfg_attr(all(feature = \"x\"), inline)]\nfn f() {}\n",
-        &["cfg-feature:1"],
-    );
-    expect(
-        ENGINE,
-        "fn f() -> bool { cfg!(feature = \"x\") }\n",
-        &["cfg-feature:1"],
-    );
-    expect(
-        ENGINE,
-        "#[target_feature(enable = \"avx2\")]\nfn f() {}\n",
-        &[],
-    );
-    expect(
-        ENGINE,
-        "#[cfg(target_feature = \"avx2\")]\nfn f() {}\n",
-        &[],
-    );
-    expect(
-        ENGINE,
-        "#[test]\n#[ignore]\nfn f() {}\n",
-        &["ignore-reason:2"],
-    );
-    expect(
-        ENGINE,
-        "#[test]\n#[ignore = \"ten minutes\"]\nfn f() {}\n",
-        &[],
-    );
+    expect(ENGINE, "#[cfg(feature = \"cuda\")]\nfn f() {}\n", &["cfg-feature:1"]);
+    expect(ENGINE, "#[cfg_attr(all(feature = \"x\"), inline)]\nfn f() {}\n", &["cfg-feature:1"]);
+    expect(ENGINE, "fn f() -> bool { cfg!(feature = \"x\") }\n", &["cfg-feature:1"]);
+    expect(ENGINE, "#[target_feature(enable = \"avx2\")]\nfn f() {}\n", &[]);
+    expect(ENGINE, "#[cfg(target_feature = \"avx2\")]\nfn f() {}\n", &[]);
+    expect(ENGINE, "#[test]\n#[ignore]\nfn f() {}\n", &["ignore-reason:2"]);
+    expect(ENGINE, "#[test]\n#[ignore = \"ten minutes\"]\nfn f() {}\n", &[]);
 }
 
 #[test]
@@ -231,22 +134,10 @@ fn tiers_do_not_know_the_model() {
     let tiers = "crates/engine/src/tiers/plan.rs";
     expect(tiers, "use crate::model::Layer;\n", &["tiers-know-model:1"]);
     expect(tiers, "use super::super::model;\n", &["tiers-know-model:1"]);
-    expect(
-        tiers,
-        "use crate::{counters, model::Layer};\n",
-        &["tiers-know-model:1"],
-    );
-    expect(
-        tiers,
-        "fn f() { crate::model::g() }\n",
-        &["tiers-know-model:1"],
-    );
+    expect(tiers, "use crate::{counters, model::Layer};\n", &["tiers-know-model:1"]);
+    expect(tiers, "fn f() { crate::model::g() }\n", &["tiers-know-model:1"]);
     expect(tiers, "use crate::counters::model_bytes;\n", &[]);
-    expect(
-        "crates/engine/src/generate.rs",
-        "use crate::model::Layer;\n",
-        &[],
-    );
+    expect("crates/engine/src/generate.rs", "use crate::model::Layer;\n", &[]);
 }
 
 #[test]
@@ -264,107 +155,47 @@ fn manifests() {
         format!("[package]\nname = \"x\"\n[lints]\nworkspace = true\n{dependencies}")
     };
     let expect_manifest = |folder: &str, dependencies: &str, expected: &[&str]| {
-        expect(
-            &format!("{folder}/Cargo.toml"),
-            &with(dependencies),
-            expected,
-        );
+        expect(&format!("{folder}/Cargo.toml"), &with(dependencies), expected);
     };
-    expect_manifest(
-        "crates/engine",
-        "[dependencies]\nstore.workspace = true\n",
-        &[],
-    );
-    expect_manifest(
-        "crates/store",
-        "[dependencies]\nnumerics.workspace = true\n",
-        &["fence:6"],
-    );
-    expect_manifest(
-        "crates/engine",
-        "[dev-dependencies]\nlab.workspace = true\n",
-        &["fence:6"],
-    );
-    expect_manifest(
-        "crates/server",
-        "[dependencies]\nstore.workspace = true\n",
-        &["fence:6"],
-    );
+    expect_manifest("crates/engine", "[dependencies]\nstore.workspace = true\n", &[]);
+    expect_manifest("crates/store", "[dependencies]\nnumerics.workspace = true\n", &["fence:6"]);
+    expect_manifest("crates/engine", "[dev-dependencies]\nlab.workspace = true\n", &["fence:6"]);
+    expect_manifest("crates/server", "[dependencies]\nstore.workspace = true\n", &["fence:6"]);
     let renamed = "[target.'cfg(unix)'.dependencies]\ns = { package = \"store\", path = \"\" }\n";
     expect_manifest("crates/numerics", renamed, &["fence:6"]);
-    expect_manifest(
-        "crates/store",
-        "[dependencies]\nanyhow = \"1\"\n",
-        &["anyhow:6"],
-    );
+    expect_manifest("crates/store", "[dependencies]\nanyhow = \"1\"\n", &["anyhow:6"]);
     expect_manifest("crates/cli", "[dependencies]\nanyhow = \"1\"\n", &[]);
-    expect_manifest(
-        "crates/cli",
-        "[dependencies]\napprox = \"1\"\n",
-        &["tolerance:6"],
-    );
+    expect_manifest("crates/cli", "[dependencies]\napprox = \"1\"\n", &["tolerance:6"]);
     expect_manifest("crates/new", "", &["fence:1"]);
-    expect(
-        "crates/store/Cargo.toml",
-        "[package]\nname = \"store\"\n",
-        &["lints:1"],
-    );
+    expect("crates/store/Cargo.toml", "[package]\nname = \"store\"\n", &["lints:1"]);
     expect("Cargo.toml", "[workspace]\nmembers = []\n", &[]);
     expect("crates/store/Cargo.toml", "[package\n", &["parse:1"]);
 }
 
 #[test]
 fn documents() {
-    expect(
-        "A.md",
-        "[b](B.md) and [c](https://c.org) and [d](#d)\n",
-        &["dead-link:1"],
-    );
-    expect_tree(
-        &[
-            ("A.md", "[b](docs/B.md#x)\n"),
-            ("docs/B.md", "[a](../A.md)\n"),
-        ],
-        &[],
-    );
-    let store = (
-        "crates/store/Cargo.toml",
-        "[package]\n[lints]\nworkspace = true\n",
-    );
+    expect("A.md", "[b](B.md) and [c](https://c.org) and [d](#d)\n", &["dead-link:1"]);
+    expect_tree(&[("A.md", "[b](docs/B.md#x)\n"), ("docs/B.md", "[a](../A.md)\n")], &[]);
+    let store = ("crates/store/Cargo.toml", "[package]\n[lints]\nworkspace = true\n");
     let row = |cells: &'static str| [("ARCHITECTURE.md", cells), store];
     expect_tree(&row("| `store` | no other crate | floats |\n"), &[]);
-    expect_tree(
-        &row("| `store` | `numerics` | floats |\n"),
-        &["fence-table:1"],
-    );
+    expect_tree(&row("| `store` | `numerics` | floats |\n"), &["fence-table:1"]);
     expect_tree(&row("# Nothing\n"), &["fence-table:1"]);
     let ledger = |rows: &str| {
         format!("| date | change | prediction | measurement | verdict |\n|---|\n{rows}")
     };
     expect("EXACTNESS.md", &ledger(""), &[]);
     expect("EXACTNESS.md", &ledger("| a | b | c | d | e |\n"), &[]);
-    expect(
-        "EXACTNESS.md",
-        &ledger("| a | b | c | | e |\n"),
-        &["ledger:3"],
-    );
+    expect("EXACTNESS.md", &ledger("| a | b | c | | e |\n"), &["ledger:3"]);
     expect("EXACTNESS.md", "# No ledger\n", &["ledger:1"]);
-    expect(
-        "README.md",
-        "```\ncargo test --workspace --release\n```\n",
-        &[],
-    );
+    expect("README.md", "```\ncargo test --workspace --release\n```\n", &[]);
     expect("README.md", "no command\n", &["test-command:1"]);
     let limits = format!(
         "Files up to {FILE_LINES_MAX} lines (a warning above {FILE_LINES_WARN}), functions up to\n\
          {FUNCTION_LINES_MAX}, 100 columns, `model/forward.rs` up to {FORWARD_LINES_MAX} lines.\n"
     );
     expect("CONTRIBUTING.md", &limits, &[]);
-    expect(
-        "CONTRIBUTING.md",
-        &limits.replace("to\n70", "to 80"),
-        &["limits:1"],
-    );
+    expect("CONTRIBUTING.md", &limits.replace("to\n70", "to 80"), &["limits:1"]);
 }
 
 #[test]
@@ -372,9 +203,5 @@ fn this_workspace_is_read_without_its_products() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let tree = Tree::read(&root).expect("the workspace is readable");
     assert!(tree.get("Cargo.toml").is_some());
-    assert!(
-        tree.files
-            .iter()
-            .all(|file| !file.path.starts_with("target/"))
-    );
+    assert!(tree.files.iter().all(|file| !file.path.starts_with("target/")));
 }

@@ -40,35 +40,20 @@ fn ident_rules(
     let mut report = |rule, message| findings.push(Finding::error(&file.path, line, rule, message));
     if name == "unsafe" {
         if !UNSAFE_HOMES.iter().any(|home| file.path.starts_with(home)) {
-            report(
-                "unsafe-home",
-                format!("unsafe outside {}", UNSAFE_HOMES.join(", ")),
-            );
+            report("unsafe-home", format!("unsafe outside {}", UNSAFE_HOMES.join(", ")));
         }
         if needs_safety_comment(after) && !has_safety_comment(&file.text, line) {
-            report(
-                "safety-comment",
-                "no `// SAFETY:` comment directly above".to_owned(),
-            );
+            report("safety-comment", "no `// SAFETY:` comment directly above".to_owned());
         }
     }
     if matches!(name.as_str(), "cfg" | "cfg_attr") && names_feature(after) {
-        report(
-            "cfg-feature",
-            "features are not used: decide at run time".to_owned(),
-        );
+        report("cfg-feature", "features are not used: decide at run time".to_owned());
     }
     if TOLERANCE_NAMES.contains(&name.as_str()) && !file.path.starts_with(TOLERANCE_HOME) {
-        report(
-            "tolerance",
-            format!("`{name}`: bits are compared with `to_bits`"),
-        );
+        report("tolerance", format!("`{name}`: bits are compared with `to_bits`"));
     }
     if name == "model" && file.path.contains("/tiers") && follows_crate_or_super(before) {
-        report(
-            "tiers-know-model",
-            "`tiers` moves opaque bytes and never names `model`".to_owned(),
-        );
+        report("tiers-know-model", "`tiers` moves opaque bytes and never names `model`".to_owned());
     }
 }
 
@@ -124,12 +109,9 @@ fn mentions_feature(stream: TokenStream) -> bool {
 /// True after `crate::` and `super::`.
 fn follows_crate_or_super(before: &[TokenTree]) -> bool {
     match before {
-        [
-            ..,
-            TokenTree::Ident(root),
-            TokenTree::Punct(a),
-            TokenTree::Punct(b),
-        ] => a.as_char() == ':' && b.as_char() == ':' && (root == "crate" || root == "super"),
+        [.., TokenTree::Ident(root), TokenTree::Punct(a), TokenTree::Punct(b)] => {
+            a.as_char() == ':' && b.as_char() == ':' && (root == "crate" || root == "super")
+        }
         _ => false,
     }
 }

@@ -17,15 +17,11 @@ pub struct File {
 
 impl File {
     pub fn extension(&self) -> &str {
-        self.name()
-            .rsplit_once('.')
-            .map_or("", |(_, extension)| extension)
+        self.name().rsplit_once('.').map_or("", |(_, extension)| extension)
     }
 
     pub fn name(&self) -> &str {
-        self.path
-            .rsplit_once('/')
-            .map_or(&self.path, |(_, name)| name)
+        self.path.rsplit_once('/').map_or(&self.path, |(_, name)| name)
     }
 
     pub fn is_rust(&self) -> bool {
@@ -34,18 +30,13 @@ impl File {
 
     /// Code of any language, as opposed to prose and manifests.
     pub fn is_source(&self) -> bool {
-        matches!(
-            self.extension(),
-            "rs" | "py" | "sh" | "c" | "h" | "cu" | "cuh"
-        ) || self.path == ".ci/run"
+        matches!(self.extension(), "rs" | "py" | "sh" | "c" | "h" | "cu" | "cuh")
+            || self.path == ".ci/run"
     }
 
     /// Lines with their numbers, from 1.
     pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.text
-            .lines()
-            .enumerate()
-            .map(|(index, line)| (index + 1, line))
+        self.text.lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 }
 
@@ -74,11 +65,7 @@ fn collect(root: &Path, folder: &str, files: &mut Vec<File>) -> Result<()> {
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let path = if folder.is_empty() {
-            name.clone()
-        } else {
-            format!("{folder}/{name}")
-        };
+        let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
         let kind = entry.file_type()?;
         if kind.is_dir() && !SKIPPED_FOLDERS.contains(&name.as_str()) {
             collect(root, &path, files)?;
@@ -92,7 +79,5 @@ fn collect(root: &Path, folder: &str, files: &mut Vec<File>) -> Result<()> {
 
 fn is_text(path: &str, name: &str) -> bool {
     TEXT_FILES.contains(&path)
-        || name
-            .rsplit_once('.')
-            .is_some_and(|(_, end)| TEXT_EXTENSIONS.contains(&end))
+        || name.rsplit_once('.').is_some_and(|(_, end)| TEXT_EXTENSIONS.contains(&end))
 }

@@ -83,8 +83,7 @@ impl Session {
     ) -> Result<(), ModelError> {
         self.fits(ids.len())?;
         for part in ids.chunks(self.chunk) {
-            let all =
-                self.model.forward(&mut self.state, part, Logits::All, &mut self.prefill)?;
+            let all = self.model.forward(&mut self.state, part, Logits::All, &mut self.prefill)?;
             all.chunks(self.model.description().vocab).for_each(&mut row);
         }
         Ok(())

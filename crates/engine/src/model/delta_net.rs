@@ -1,13 +1,13 @@
 //! The gated delta net: projections, convolution, the delta rule, gated norm.
 
 use half::bf16;
+use numerics::NonFinite;
 use numerics::elementary::silu32_slice;
 use numerics::op::conv::{Taps, conv};
 use numerics::op::delta_rule::{DeltaInputs, beta, decay, delta_rule, unit_heads};
 use numerics::op::linear::Prepared;
 use numerics::op::norm::inverse_rms;
 use numerics::round::{store, widen};
-use numerics::NonFinite;
 
 use super::config::{DeltaNet, Description};
 use super::error::ModelError;
@@ -63,7 +63,9 @@ impl DeltaNetLayer {
         let root = (s.key_dim as f64).sqrt() as f32;
         unit_q.iter_mut().for_each(|q| *q /= root);
         let gates = projected.a.chunks(s.value_heads).flat_map(|a| {
-            a.iter().zip(&self.a_log).zip(&self.dt_bias)
+            a.iter()
+                .zip(&self.a_log)
+                .zip(&self.dt_bias)
                 .map(|((a, a_log), dt_bias)| decay(*a_log, widen(*a), *dt_bias))
         });
         let inputs = DeltaInputs {
@@ -104,8 +106,7 @@ impl DeltaNetLayer {
         let kept = inputs.len();
         inputs.extend_from_slice(&mixed);
         let mut out = mixed;
-        conv(at.cpu, &self.taps, &inputs, &mut out)
-            .map_err(|e| at.not_finite("convolution", e))?;
+        conv(at.cpu, &self.taps, &inputs, &mut out).map_err(|e| at.not_finite("convolution", e))?;
         state.history = inputs[inputs.len() - kept..].to_vec();
         Ok(out)
     }

@@ -16,8 +16,10 @@ pub enum ConfigError {
     #[error("config.json: {field} is {found}, expected {expected}")]
     Value { field: &'static str, found: String, expected: String },
 
-    #[error("rope_type {found:?} is not supported; supported: default (the exact definition of \
-             others is not in NUMERICS.md yet)")]
+    #[error(
+        "rope_type {found:?} is not supported; supported: default (the exact definition of \
+             others is not in NUMERICS.md yet)"
+    )]
     RopeType { found: String },
 }
 
@@ -30,12 +32,16 @@ pub enum ModelError {
     #[error(transparent)]
     Checkpoint(#[from] store::checkpoint::CheckpointError),
 
-    #[error("tensor {tensor} holds {value} at row {row}, column {column}: a weight must be \
-             finite; the file is damaged or badly converted: download it again")]
+    #[error(
+        "tensor {tensor} holds {value} at row {row}, column {column}: a weight must be \
+             finite; the file is damaged or badly converted: download it again"
+    )]
     WeightNotFinite { tensor: String, row: usize, column: usize, value: f32 },
 
-    #[error("layer {layer}, {part}: the value of token {token} at row {row} is not finite (the \
-             exact sum is beyond the format); this checkpoint cannot answer this prompt in bf16")]
+    #[error(
+        "layer {layer}, {part}: the value of token {token} at row {row} is not finite (the \
+             exact sum is beyond the format); this checkpoint cannot answer this prompt in bf16"
+    )]
     ActivationNotFinite { layer: String, part: String, token: usize, row: usize },
 
     #[error("token {} is outside the vocabulary of {vocab}", token.0)]
@@ -44,8 +50,10 @@ pub enum ModelError {
     #[error("the prompt is empty; give at least one token")]
     EmptyPrompt,
 
-    #[error("{needed} positions are needed, the model has {limit} (max_position_embeddings); \
-             shorten the prompt or generate fewer tokens")]
+    #[error(
+        "{needed} positions are needed, the model has {limit} (max_position_embeddings); \
+             shorten the prompt or generate fewer tokens"
+    )]
     TooLong { needed: usize, limit: usize },
 }
 
@@ -58,7 +66,9 @@ pub enum StateError {
     #[error("{path}: not a saved state: {source}")]
     Format { path: PathBuf, source: safetensors::SafeTensorError },
 
-    #[error("{path}: {field} is {found}, expected {expected}; this state belongs to another \
-             model or version")]
+    #[error(
+        "{path}: {field} is {found}, expected {expected}; this state belongs to another \
+             model or version"
+    )]
     Mismatch { path: PathBuf, field: String, found: String, expected: String },
 }

@@ -131,9 +131,9 @@ impl Experts {
         at.project(work)?;
         let mut routing = Routing { experts: Vec::new(), weights: Vec::new() };
         for (t, l) in logits.chunks(self.moe.experts).enumerate() {
-            routing.choose(at.cpu, self.moe, l).ok_or_else(|| {
-                at.not_finite("router", numerics::NonFinite { row: 0, token: t })
-            })?;
+            routing
+                .choose(at.cpu, self.moe, l)
+                .ok_or_else(|| at.not_finite("router", numerics::NonFinite { row: 0, token: t }))?;
         }
         Ok((routing, gate))
     }
@@ -171,7 +171,8 @@ impl Experts {
         activate(at.cpu, &gate, &mut up);
         activate(at.cpu, &shared_gate, &mut shared_up);
         let inner = Prepared::new(at.cpu, up, width);
-        let inner_shared = (shared_width > 0).then(|| Prepared::new(at.cpu, shared_up, shared_width));
+        let inner_shared =
+            (shared_width > 0).then(|| Prepared::new(at.cpu, shared_up, shared_width));
         let mut work = Vec::new();
         let mut outputs = routed;
         for g in groups {

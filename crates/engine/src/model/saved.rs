@@ -62,9 +62,9 @@ impl State {
         let reader = Reader { path, file };
         reader.equal("format", found("format"), VERSION.into())?;
         reader.equal("fingerprint", found("fingerprint"), fingerprint.into())?;
-        let positions: usize = found("positions").parse().map_err(|_| {
-            reader.mismatch("positions", found("positions"), "a number".into())
-        })?;
+        let positions: usize = found("positions")
+            .parse()
+            .map_err(|_| reader.mismatch("positions", found("positions"), "a number".into()))?;
         let mut state = State::new(d);
         state.positions = positions;
         for (i, layer) in state.layers.iter_mut().enumerate() {

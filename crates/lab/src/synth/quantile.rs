@@ -12,19 +12,13 @@ pub fn normal_quantile(probability: f64) -> f64 {
         return q * horner(&CENTRAL_TOP, r) / horner(&CENTRAL_BOTTOM, r);
     }
     let r = (-probability.min(1.0 - probability).ln()).sqrt() - 1.6;
-    assert!(
-        r <= 3.4,
-        "a probability this far out needs the third branch of AS 241"
-    );
+    assert!(r <= 3.4, "a probability this far out needs the third branch of AS 241");
     (horner(&TAIL_TOP, r) / horner(&TAIL_BOTTOM, r)).copysign(q)
 }
 
 /// Coefficients from the constant term upwards.
 fn horner(coefficients: &[f64; 8], x: f64) -> f64 {
-    coefficients
-        .iter()
-        .rev()
-        .fold(0.0, |sum, coefficient| sum * x + coefficient)
+    coefficients.iter().rev().fold(0.0, |sum, coefficient| sum * x + coefficient)
 }
 
 const CENTRAL_TOP: [f64; 8] = [

@@ -74,24 +74,13 @@ impl Normals {
         let count = QUANTILE_COUNT as f64;
         let quantile = |i| normal_quantile((i as f64 + 0.5) / count);
         let unit: Vec<f64> = (0..QUANTILE_COUNT).map(quantile).collect();
-        let tables = sigmas
-            .iter()
-            .map(|&sigma| (sigma, table_of(&unit, sigma)))
-            .collect();
-        Normals {
-            seed,
-            skew,
-            unit,
-            tables,
-        }
+        let tables = sigmas.iter().map(|&sigma| (sigma, table_of(&unit, sigma))).collect();
+        Normals { seed, skew, unit, tables }
     }
 
     /// Fills `bytes` with the little-endian values of a block.
     pub fn fill(&self, fill: Fill, id: BlockId, bytes: &mut [u8]) {
-        assert!(
-            bytes.len() as u64 <= BLOCK_VALUES * VALUE_BYTES,
-            "longer than a block"
-        );
+        assert!(bytes.len() as u64 <= BLOCK_VALUES * VALUE_BYTES, "longer than a block");
         let mut draws = self.draws(id);
         match fill {
             Fill::Normal { sigma } => self.fill_normal(sigma, &mut draws, bytes),
@@ -107,11 +96,7 @@ impl Normals {
     /// g_e: how much more often than its peers an expert of that router is to be picked.
     pub fn expert_bias(&self, router: &str, expert: usize) -> f64 {
         let tensor = format!("{router} skew");
-        self.unit_normal(&mut self.draws(BlockId {
-            tensor: &tensor,
-            expert,
-            block: 0,
-        }))
+        self.unit_normal(&mut self.draws(BlockId { tensor: &tensor, expert, block: 0 }))
     }
 
     /// The factor of an expert's row in that router.
@@ -149,10 +134,7 @@ impl Normals {
     /// The table of that standard deviation as bytes, so that a test can pin it.
     #[cfg(test)]
     pub fn table_bytes(&self, sigma: f64) -> Vec<u8> {
-        self.table(sigma)
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect()
+        self.table(sigma).iter().flat_map(|value| value.to_le_bytes()).collect()
     }
 
     fn table(&self, sigma: f64) -> &[bf16; QUANTILE_COUNT] {
@@ -192,10 +174,7 @@ fn table_of(unit: &[f64], sigma: f64) -> Table {
 /// above a tie for a tie; it is exact on what the addition below leaves.
 fn narrow(value: f64) -> bf16 {
     const DROPPED: u32 = f64::MANTISSA_DIGITS - bf16::MANTISSA_DIGITS;
-    assert!(
-        value == 0.0 || (1e-30..1e30).contains(&value.abs()),
-        "{value}: beyond normal bf16"
-    );
+    assert!(value == 0.0 || (1e-30..1e30).contains(&value.abs()), "{value}: beyond normal bf16");
     let bits = value.to_bits();
     let is_odd = (bits >> DROPPED) & 1;
     let rounded = bits + (1 << (DROPPED - 1)) - 1 + is_odd;

@@ -4,12 +4,8 @@ use std::str::FromStr;
 
 use anyhow::{Error, bail};
 
-pub const PRESET_NAMES: [&str; 4] = [
-    "qwen3.5-122b-a10b",
-    "qwen3.5-35b-a3b",
-    "qwen3-30b-a3b",
-    "tiny",
-];
+pub const PRESET_NAMES: [&str; 4] =
+    ["qwen3.5-122b-a10b", "qwen3.5-35b-a3b", "qwen3-30b-a3b", "tiny"];
 
 /// A known model to be like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,10 +86,7 @@ impl FromStr for Shape {
             "qwen3.5-35b-a3b" => Self::Qwen35Moe35b,
             "qwen3-30b-a3b" => Self::Qwen3Moe30b,
             "tiny" => Self::Tiny,
-            _ => bail!(
-                "no shape {name}; expected one of {}",
-                PRESET_NAMES.join(", ")
-            ),
+            _ => bail!("no shape {name}; expected one of {}", PRESET_NAMES.join(", ")),
         })
     }
 }

@@ -22,40 +22,22 @@ pub fn top_quarter_share(dimensions: &Dimensions, normals: &Normals) -> f64 {
 
 fn layer_picks(dimensions: &Dimensions, normals: &Normals, router: &str) -> usize {
     let experts = dimensions.experts;
-    let factors: Vec<f64> = (0..experts)
-        .map(|e| normals.expert_factor(router, e))
-        .collect();
-    let biases: Vec<f64> = (0..experts)
-        .map(|e| normals.expert_bias(router, e))
-        .collect();
+    let factors: Vec<f64> = (0..experts).map(|e| normals.expert_factor(router, e)).collect();
+    let biases: Vec<f64> = (0..experts).map(|e| normals.expert_bias(router, e)).collect();
     let mut ranking: Vec<usize> = (0..experts).collect();
     ranking.sort_by(|&a, &b| biases[b].total_cmp(&biases[a]));
     let mut in_quarter = vec![false; experts];
-    ranking[..experts / 4]
-        .iter()
-        .for_each(|&expert| in_quarter[expert] = true);
+    ranking[..experts / 4].iter().for_each(|&expert| in_quarter[expert] = true);
 
     let tensor = format!("{router} sample");
-    let mut draws = normals.draws(BlockId {
-        tensor: &tensor,
-        expert: 0,
-        block: 0,
-    });
+    let mut draws = normals.draws(BlockId { tensor: &tensor, expert: 0, block: 0 });
     let mut picks = 0;
     for _ in 0..TOKENS_PER_LAYER {
         let mut logits: Vec<(f64, bool)> = (0..experts)
-            .map(|expert| {
-                (
-                    normals.unit_normal(&mut draws) * factors[expert],
-                    in_quarter[expert],
-                )
-            })
+            .map(|expert| (normals.unit_normal(&mut draws) * factors[expert], in_quarter[expert]))
             .collect();
         logits.select_nth_unstable_by(dimensions.top_k - 1, |a, b| b.0.total_cmp(&a.0));
-        picks += logits[..dimensions.top_k]
-            .iter()
-            .filter(|(_, inside)| *inside)
-            .count();
+        picks += logits[..dimensions.top_k].iter().filter(|(_, inside)| *inside).count();
     }
     picks
 }

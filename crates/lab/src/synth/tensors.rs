@@ -59,20 +59,13 @@ impl ShardPlan {
 /// depend on how many layers there are.
 pub fn shard_plans(dimensions: &Dimensions) -> Vec<ShardPlan> {
     let vocab_by_hidden = [dimensions.vocab, dimensions.hidden];
-    let embedding = tensor(
-        "model.embed_tokens.weight",
-        &vocab_by_hidden,
-        Fill::normal(EMBEDDING_SIGMA),
-    );
+    let embedding =
+        tensor("model.embed_tokens.weight", &vocab_by_hidden, Fill::normal(EMBEDDING_SIGMA));
     let mut groups = vec![vec![embedding]];
     groups.extend((0..dimensions.layers).map(|layer| layer_tensors(dimensions, layer)));
     groups.push(vec![
         tensor("lm_head.weight", &vocab_by_hidden, Fill::normal(SIGMA)),
-        tensor(
-            "model.norm.weight",
-            &[dimensions.hidden],
-            norm_fill(dimensions),
-        ),
+        tensor("model.norm.weight", &[dimensions.hidden], norm_fill(dimensions)),
     ]);
     let shard_count = groups.len();
     let plan = |(i, tensors)| shard_plan(i + 1, shard_count, tensors);
@@ -87,20 +80,11 @@ pub fn router_name(layer: usize) -> String {
 fn shard_plan(number: usize, shard_count: usize, mut tensors: Vec<TensorPlan>) -> ShardPlan {
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     let file_name = format!("model-{number:05}-of-{shard_count:05}.safetensors");
-    ShardPlan {
-        file_name,
-        prefix: super::write::prefix_of(&tensors),
-        tensors,
-    }
+    ShardPlan { file_name, prefix: super::write::prefix_of(&tensors), tensors }
 }
 
 fn tensor(name: &str, shape: &[usize], fill: Fill) -> TensorPlan {
-    TensorPlan {
-        name: name.to_string(),
-        shape: shape.to_vec(),
-        fill,
-        expert_count: None,
-    }
+    TensorPlan { name: name.to_string(), shape: shape.to_vec(), fill, expert_count: None }
 }
 
 /// Norms of the residual stream, and of queries and keys.
@@ -118,19 +102,9 @@ fn layer_tensors(dimensions: &Dimensions, layer: usize) -> Vec<TensorPlan> {
         _ => attention(dimensions),
     };
     let norm = |name| tensor(name, &[hidden], norm_fill(dimensions));
-    tensors.extend([
-        norm("input_layernorm.weight"),
-        norm("post_attention_layernorm.weight"),
-    ]);
-    let router = Fill::Router {
-        sigma: SIGMA,
-        row_values: hidden,
-    };
-    tensors.push(tensor(
-        "mlp.gate.weight",
-        &[dimensions.experts, hidden],
-        router,
-    ));
+    tensors.extend([norm("input_layernorm.weight"), norm("post_attention_layernorm.weight")]);
+    let router = Fill::Router { sigma: SIGMA, row_values: hidden };
+    tensors.push(tensor("mlp.gate.weight", &[dimensions.experts, hidden], router));
     tensors.extend(match &dimensions.family {
         Family::Hybrid(hybrid) => fused_and_shared_experts(dimensions, hybrid),
         Family::Plain { .. } => separate_experts(dimensions),
@@ -142,13 +116,7 @@ fn layer_tensors(dimensions: &Dimensions, layer: usize) -> Vec<TensorPlan> {
 }
 
 fn attention(dimensions: &Dimensions) -> Vec<TensorPlan> {
-    let Dimensions {
-        hidden,
-        heads,
-        kv_heads,
-        head_dim,
-        ..
-    } = *dimensions;
+    let Dimensions { hidden, heads, kv_heads, head_dim, .. } = *dimensions;
     let gate = match dimensions.family {
         Family::Hybrid(_) => 2, // per head: query, then output gate
         Family::Plain { .. } => 1,
@@ -159,16 +127,8 @@ fn attention(dimensions: &Dimensions) -> Vec<TensorPlan> {
         linear("self_attn.k_proj.weight", kv_heads * head_dim, hidden),
         linear("self_attn.v_proj.weight", kv_heads * head_dim, hidden),
         linear("self_attn.o_proj.weight", hidden, heads * head_dim),
-        tensor(
-            "self_attn.q_norm.weight",
-            &[head_dim],
-            norm_fill(dimensions),
-        ),
-        tensor(
-            "self_attn.k_norm.weight",
-            &[head_dim],
-            norm_fill(dimensions),
-        ),
+        tensor("self_attn.q_norm.weight", &[head_dim], norm_fill(dimensions)),
+        tensor("self_attn.k_norm.weight", &[head_dim], norm_fill(dimensions)),
     ]
 }
 
@@ -191,12 +151,7 @@ fn delta_net(hidden: usize, hybrid: &Hybrid) -> Vec<TensorPlan> {
 
 /// As published: gate and up of all experts in one tensor, down in another.
 fn fused_and_shared_experts(dimensions: &Dimensions, hybrid: &Hybrid) -> Vec<TensorPlan> {
-    let Dimensions {
-        hidden,
-        experts,
-        expert_width,
-        ..
-    } = *dimensions;
+    let Dimensions { hidden, experts, expert_width, .. } = *dimensions;
     let fused = |name, out, input| TensorPlan {
         expert_count: Some(experts),
         ..tensor(name, &[experts, out, input], Fill::normal(SIGMA))
@@ -205,31 +160,15 @@ fn fused_and_shared_experts(dimensions: &Dimensions, hybrid: &Hybrid) -> Vec<Ten
     vec![
         fused("mlp.experts.gate_up_proj", 2 * expert_width, hidden),
         fused("mlp.experts.down_proj", hidden, expert_width),
-        linear(
-            "mlp.shared_expert.gate_proj.weight",
-            hybrid.shared_width,
-            hidden,
-        ),
-        linear(
-            "mlp.shared_expert.up_proj.weight",
-            hybrid.shared_width,
-            hidden,
-        ),
-        linear(
-            "mlp.shared_expert.down_proj.weight",
-            hidden,
-            hybrid.shared_width,
-        ),
+        linear("mlp.shared_expert.gate_proj.weight", hybrid.shared_width, hidden),
+        linear("mlp.shared_expert.up_proj.weight", hybrid.shared_width, hidden),
+        linear("mlp.shared_expert.down_proj.weight", hidden, hybrid.shared_width),
         linear("mlp.shared_expert_gate.weight", 1, hidden),
     ]
 }
 
 fn separate_experts(dimensions: &Dimensions) -> Vec<TensorPlan> {
-    let Dimensions {
-        hidden,
-        expert_width,
-        ..
-    } = *dimensions;
+    let Dimensions { hidden, expert_width, .. } = *dimensions;
     let projection = |expert: usize, name: &str, out, input| {
         let name = format!("mlp.experts.{expert}.{name}.weight");
         tensor(&name, &[out, input], Fill::normal(SIGMA))

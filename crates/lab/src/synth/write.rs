@@ -30,12 +30,7 @@ impl Folder {
         check_space(path, size_bytes)?;
         let created = !path.exists();
         fs::create_dir_all(path).with_context(|| format!("create {}", path.display()))?;
-        let folder = Folder {
-            path: path.into(),
-            created,
-            written: Vec::new(),
-            finished: false,
-        };
+        let folder = Folder { path: path.into(), created, written: Vec::new(), finished: false };
         let mut entries = fs::read_dir(path).with_context(|| format!("list {}", path.display()))?;
         ensure!(
             entries.next().is_none(),
@@ -70,9 +65,7 @@ impl Folder {
     pub fn sync(&self) -> Result<()> {
         for path in &self.written {
             let failed = || format!("write {} to the disk", path.display());
-            File::open(path)
-                .and_then(|file| file.sync_all())
-                .with_context(failed)?;
+            File::open(path).and_then(|file| file.sync_all()).with_context(failed)?;
         }
         Ok(())
     }
@@ -89,9 +82,7 @@ impl Folder {
     pub fn finish(mut self) -> Result<()> {
         self.sync()?;
         let failed = || format!("write {} to the disk", self.path.display());
-        File::open(&self.path)
-            .and_then(|folder| folder.sync_all())
-            .with_context(failed)?;
+        File::open(&self.path).and_then(|folder| folder.sync_all()).with_context(failed)?;
         self.finished = true;
         Ok(())
     }
@@ -122,10 +113,7 @@ impl Drop for Folder {
 /// The length field and the header of a safetensors file, padded to a multiple of eight bytes.
 pub fn prefix_of(tensors: &[TensorPlan]) -> Vec<u8> {
     let mut header = Map::new();
-    header.insert(
-        "__metadata__".into(),
-        json!({"format": "pt", "made_by": "tarfa synth"}),
-    );
+    header.insert("__metadata__".into(), json!({"format": "pt", "made_by": "tarfa synth"}));
     let mut begin = 0;
     for tensor in tensors {
         let end = begin + tensor.size_bytes();
@@ -157,27 +145,13 @@ fn blocks_of(plan: &ShardPlan) -> Vec<Block<'_>> {
             for block in 0..unit_values.div_ceil(BLOCK_VALUES) {
                 let values = BLOCK_VALUES.min(unit_values - block * BLOCK_VALUES);
                 let size_bytes = (values * VALUE_BYTES) as usize;
-                let id = BlockId {
-                    tensor: &tensor.name,
-                    expert,
-                    block,
-                };
-                blocks.push(Block {
-                    id,
-                    fill: tensor.fill,
-                    offset,
-                    size_bytes,
-                });
+                let id = BlockId { tensor: &tensor.name, expert, block };
+                blocks.push(Block { id, fill: tensor.fill, offset, size_bytes });
                 offset += size_bytes as u64;
             }
         }
     }
-    assert_eq!(
-        offset,
-        plan.size_bytes(),
-        "the blocks of {} cover it",
-        plan.file_name
-    );
+    assert_eq!(offset, plan.size_bytes(), "the blocks of {} cover it", plan.file_name);
     blocks
 }
 
@@ -193,10 +167,7 @@ fn write_batch(file: &File, batch: &[Block], normals: &Normals) -> std::io::Resu
 
 /// Refuses what the disk cannot hold, before a byte is written.
 fn check_space(path: &Path, size_bytes: u64) -> Result<()> {
-    let existing = path
-        .ancestors()
-        .find(|ancestor| ancestor.is_dir())
-        .unwrap_or(Path::new("."));
+    let existing = path.ancestors().find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("."));
     let disk = rustix::fs::statvfs(existing)
         .with_context(|| format!("ask for the free space of {}", existing.display()))?;
     let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
@@ -214,10 +185,7 @@ fn check_space(path: &Path, size_bytes: u64) -> Result<()> {
 
 /// How much the disk lacks, if it does.
 pub fn missing_bytes(size_bytes: u64, free_bytes: u64) -> Option<u64> {
-    size_bytes
-        .saturating_add(SPARE_BYTES)
-        .checked_sub(free_bytes)
-        .filter(|missing| *missing > 0)
+    size_bytes.saturating_add(SPARE_BYTES).checked_sub(free_bytes).filter(|missing| *missing > 0)
 }
 
 fn gigabytes(bytes: u64) -> String {

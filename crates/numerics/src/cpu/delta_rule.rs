@@ -117,13 +117,7 @@ fn decayed<L: Lanes>(state: &mut [f32], k: &[f32], decay: f32, peak: f32) -> Opt
 
 /// `S = S + d*k` (one product, one sum), then `S_bf16(S*q)`.
 #[inline(always)]
-fn updated<L: Lanes>(
-    state: &mut [f32],
-    k: &[f32],
-    q: &[f32],
-    d: f32,
-    peak: f32,
-) -> Option<bf16> {
+fn updated<L: Lanes>(state: &mut [f32], k: &[f32], q: &[f32], d: f32, peak: f32) -> Option<bf16> {
     let factor = L::splat(d);
     let (y, magnitude) = sweep::<L>(
         state,
@@ -183,4 +177,3 @@ fn exact(state: &[f32], with: &[f32]) -> ExactSum {
     state.iter().zip(with).for_each(|(s, w)| sum.add_product(*s, *w));
     sum
 }
-

@@ -18,6 +18,19 @@ pub(crate) fn wide_operand(v: f32) -> f64 {
     f64::from(v) * QUARTER_SCALE
 }
 
+/// Asks for the cache line at an address that is needed soon; any address will do.
+#[inline(always)]
+pub(crate) fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults; SSE is part of the architecture.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
 /// A vector unit. Every function is a plain IEEE operation on each lane.
 ///
 /// Implementations mark everything `#[inline(always)]`; pointers must be valid for a full vector.

@@ -41,9 +41,7 @@ impl Lanes for Avx2 {
         // f64 and copies of it in the three exponent bits that the mask clears.
         unsafe {
             let mask = _mm256_set1_epi64x(0x8fff_e000_0000_0000_u64 as i64);
-            let place = |v| {
-                _mm256_castsi256_pd(_mm256_and_si256(_mm256_srai_epi32(v, 3), mask))
-            };
+            let place = |v| _mm256_castsi256_pd(_mm256_and_si256(_mm256_srai_epi32(v, 3), mask));
             [
                 place(_mm256_slli_epi64(w, 48)),
                 place(_mm256_slli_epi64(w, 32)),

@@ -41,9 +41,7 @@ impl Lanes for Avx512 {
         // f64 and copies of it in the three exponent bits that the mask clears.
         unsafe {
             let mask = _mm512_set1_epi64(0x8fff_e000_0000_0000_u64 as i64);
-            let place = |v| {
-                _mm512_castsi512_pd(_mm512_and_si512(_mm512_srai_epi32(v, 3), mask))
-            };
+            let place = |v| _mm512_castsi512_pd(_mm512_and_si512(_mm512_srai_epi32(v, 3), mask));
             [
                 place(_mm512_slli_epi64(w, 48)),
                 place(_mm512_slli_epi64(w, 32)),

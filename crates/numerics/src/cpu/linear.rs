@@ -111,6 +111,18 @@ impl Sink {
         unsafe { out.add(at).write(v) }
     }
 
+    /// Writes neighbouring rows of one token.
+    #[inline(always)]
+    fn put_bf16_rows(&self, t: usize, row: usize, values: &[bf16]) {
+        let Sink::Bf16 { out, rows, len } = self else { unreachable!("a bf16 output") };
+        let at = t * rows + row;
+        assert!(at + values.len() <= *len);
+        for (i, v) in values.iter().enumerate() {
+            // SAFETY: inside the output, and this thread alone owns these rows (see `Sync`).
+            unsafe { out.add(at + i).write(*v) }
+        }
+    }
+
     fn put_f32(&self, t: usize, row: usize, v: f32) {
         let Sink::F32 { out, rows, len } = self else { unreachable!("an f32 output") };
         let at = t * rows + row;
@@ -130,7 +142,9 @@ fn rows<L: Lanes>(task: &Task<'_>) -> Result<(), NonFinite> {
     match (task.job.weights.elements(), task.sink) {
         (Elements::F32(w), _) => wide::rows_f32_weights::<L>(task, w),
         (Elements::Bf16(w), Sink::F32 { .. }) => wide::rows_to_f32::<L>(task, w),
-        (Elements::Bf16(w), Sink::Bf16 { .. }) if task.token_count() == 1 && task.job.input.has_direct() => {
+        (Elements::Bf16(w), Sink::Bf16 { .. })
+            if task.token_count() == 1 && task.job.input.has_few() =>
+        {
             fast::direct_rows::<L>(task, w)
         }
         (Elements::Bf16(w), Sink::Bf16 { .. }) => tile::rows::<L>(task, w),

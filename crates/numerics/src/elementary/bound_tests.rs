@@ -19,36 +19,21 @@ fn inputs() -> impl Iterator<Item = f32> {
 
 fn check(name: &str, x: f32, fast: Option<[f64; 2]>, slow: Unrounded, exact: &Value) {
     if let Some(ends) = fast {
-        assert!(
-            exact.is_between(ends),
-            "{name}({x:e}) is not within {ends:?}"
-        );
+        assert!(exact.is_between(ends), "{name}({x:e}) is not within {ends:?}");
         // Half the width must do as well, but for the products that make the ends.
         let middle = (ends[0] + ends[1]) / 2.0;
         let inner = ends.map(|end| middle + (end - middle) * 0.625);
-        assert!(
-            exact.is_between(inner),
-            "{name}({x:e}) is not well within {ends:?}"
-        );
+        assert!(exact.is_between(inner), "{name}({x:e}) is not well within {ends:?}");
     }
     let bits = exact.error_bits(slow.negative, slow.mantissa, slow.exponent);
-    assert!(
-        bits >= 104,
-        "{name}({x:e}): the slow path errs by 2^-{bits}"
-    );
+    assert!(bits >= 104, "{name}({x:e}): the slow path errs by 2^-{bits}");
 }
 
 #[test]
 fn exp_keeps_its_bounds() {
     let big = Bignum::new(320);
     for x in inputs().map(|x| x % 104.0).filter(|x| *x <= 89.0) {
-        check(
-            "exp",
-            x,
-            Some(exp::enclosure(x)),
-            exp::unrounded(x),
-            &big.exp(x),
-        );
+        check("exp", x, Some(exp::enclosure(x)), exp::unrounded(x), &big.exp(x));
     }
 }
 
@@ -56,13 +41,7 @@ fn exp_keeps_its_bounds() {
 fn log1p_keeps_its_bounds() {
     let big = Bignum::new(320);
     for x in inputs().filter(|x| *x > -1.0) {
-        check(
-            "log1p",
-            x,
-            Some(log1p::enclosure(x)),
-            log1p::unrounded(x),
-            &big.log1p(x),
-        );
+        check("log1p", x, Some(log1p::enclosure(x)), log1p::unrounded(x), &big.log1p(x));
     }
 }
 

@@ -113,27 +113,16 @@ pub(super) fn unrounded(x: f32) -> Unrounded {
     for n in (1..=26).rev() {
         p = ONE_Q120 + mul_q120(r, p) / n;
     }
-    Unrounded {
-        negative: false,
-        mantissa: p as u128,
-        exponent: k - 120,
-    }
+    Unrounded { negative: false, mantissa: p as u128, exponent: k - 120 }
 }
 
 /// x in units of 2^-120, truncated; |x| <= 104.
 fn q120(x: f32) -> i128 {
     let (significand, exponent) = decompose(x);
     let shift = exponent + 120;
-    let magnitude = if shift >= 0 {
-        significand << shift
-    } else {
-        significand >> (-shift).min(127)
-    };
-    if x < 0.0 {
-        -(magnitude as i128)
-    } else {
-        magnitude as i128
-    }
+    let magnitude =
+        if shift >= 0 { significand << shift } else { significand >> (-shift).min(127) };
+    if x < 0.0 { -(magnitude as i128) } else { magnitude as i128 }
 }
 
 /// a * b for a signed a below 1 in magnitude and a b in [0, 2).

@@ -64,11 +64,7 @@ fn exp(x: __m256) -> __m256 {
     let below = _mm256_set_m128(below_high, below_low);
     let above = _mm256_set_m128(above_high, above_low);
     let decided = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(below, above));
-    if decided == 0xff {
-        above
-    } else {
-        redo_undecided(x, above, !decided & 0xff)
-    }
+    if decided == 0xff { above } else { redo_undecided(x, above, !decided & 0xff) }
 }
 
 /// The f32 roundings of both ends of an interval that holds e^x; NaN, equal to nothing, for NaN.
@@ -110,10 +106,7 @@ fn linear<const J: usize>(r: __m256d) -> __m256d {
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn scaled(factor: f64, k_exponent: __m256i) -> __m256d {
-    _mm256_castsi256_pd(_mm256_add_epi64(
-        _mm256_castpd_si256(splat(factor)),
-        k_exponent,
-    ))
+    _mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(splat(factor)), k_exponent))
 }
 
 #[inline]

@@ -61,11 +61,7 @@ fn silu(x: __m256) -> __m256 {
 fn exp(x: __m256) -> __m256 {
     let (below, above) = exp_interval(x);
     let decided = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(below, above));
-    if decided == 0xff {
-        above
-    } else {
-        redo_undecided(x, above, !decided & 0xff)
-    }
+    if decided == 0xff { above } else { redo_undecided(x, above, !decided & 0xff) }
 }
 
 /// The f32 roundings of both ends of an interval that holds e^x; NaN, equal to nothing, for NaN.
@@ -107,10 +103,7 @@ fn linear<const J: usize>(r: __m512d) -> __m512d {
 #[inline]
 #[target_feature(enable = "avx512f,avx2,fma")]
 fn scaled(factor: f64, k_exponent: __m512i) -> __m512d {
-    _mm512_castsi512_pd(_mm512_add_epi64(
-        _mm512_castpd_si512(splat(factor)),
-        k_exponent,
-    ))
+    _mm512_castsi512_pd(_mm512_add_epi64(_mm512_castpd_si512(splat(factor)), k_exponent))
 }
 
 #[inline]

@@ -76,11 +76,7 @@ impl Unrounded {
         }
         let kept = round_shift(mantissa, shift as u32);
         // A carry out of `kept` moves into the exponent field, which is what rounding up means.
-        if top < -126 {
-            kept
-        } else {
-            (((top + 127) as u32) << 23) + (kept - (1 << 23))
-        }
+        if top < -126 { kept } else { (((top + 127) as u32) << 23) + (kept - (1 << 23)) }
     }
 }
 
@@ -89,9 +85,6 @@ fn round_shift(mantissa: u128, shift: u32) -> u32 {
     let (kept, rest) = ((mantissa >> shift) as u32, mantissa & ((1 << shift) - 1));
     let half = 1u128 << (shift - 1);
     let error = 1u128 << (126 - ERROR_BITS);
-    assert!(
-        rest.abs_diff(half) > error + 1,
-        "an elementary function could not be decided"
-    );
+    assert!(rest.abs_diff(half) > error + 1, "an elementary function could not be decided");
     kept + u32::from(rest > half)
 }

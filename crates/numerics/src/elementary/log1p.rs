@@ -73,11 +73,7 @@ fn split(u: f64) -> (f64, i32) {
     const FRACTION: u64 = (1 << 52) - 1;
     let k = (u.to_bits() >> 52) as i32 - 1023;
     let m = f64::from_bits((u.to_bits() & FRACTION) | 1.0f64.to_bits());
-    if m > std::f64::consts::SQRT_2 {
-        (m * 0.5, k + 1)
-    } else {
-        (m, k)
-    }
+    if m > std::f64::consts::SQRT_2 { (m * 0.5, k + 1) } else { (m, k) }
 }
 
 /// ln((1+s)/(1-s)) for |s| < 0.1717.
@@ -99,11 +95,7 @@ const ONE_Q126: u128 = 1 << 126;
 #[cold]
 #[inline(never)]
 pub(super) fn unrounded(x: f32) -> Unrounded {
-    if (NEAR_ZERO_LOW..NEAR_ZERO_HIGH).contains(&x) {
-        slow_near_zero(x)
-    } else {
-        slow_far(x)
-    }
+    if (NEAR_ZERO_LOW..NEAR_ZERO_HIGH).contains(&x) { slow_near_zero(x) } else { slow_far(x) }
 }
 
 /// 2 * s * g with s = x/(2+x) as a quotient that keeps its relative precision.
@@ -120,11 +112,7 @@ fn slow_near_zero(x: f32) -> Unrounded {
     let quotient = divide_q127(numerator, denominator);
     let s_q127 = quotient >> (-(exponent + 24)).min(127) as u32;
     let mantissa = mul_high(quotient, series_q126(s_q127) << 1);
-    Unrounded {
-        negative: x < 0.0,
-        mantissa,
-        exponent: exponent - 101,
-    }
+    Unrounded { negative: x < 0.0, mantissa, exponent: exponent - 101 }
 }
 
 /// k * ln 2 + 2 * s * g in units of 2^-120.
@@ -142,11 +130,7 @@ fn slow_far(x: f32) -> Unrounded {
     let s = divide_q127(m.abs_diff(ONE_Q125), m + ONE_Q125);
     let log_m = (mul_high(s, series_q126(s) << 1) >> 5) as i128;
     let log = i128::from(k) * LN2_Q120 + if m < ONE_Q125 { -log_m } else { log_m };
-    Unrounded {
-        negative: log < 0,
-        mantissa: log.unsigned_abs(),
-        exponent: -120,
-    }
+    Unrounded { negative: log < 0, mantissa: log.unsigned_abs(), exponent: -120 }
 }
 
 /// 1 + x as (integer below 2^125, exponent); exact but for x above 2^123.
@@ -166,7 +150,5 @@ fn one_plus(x: f32) -> (u128, i32) {
 /// g = sum of s^2j / (2j+1) in units of 2^-126; 0.0295^24/49 is below one unit.
 fn series_q126(s_q127: u128) -> u128 {
     let t = mul_high(s_q127, s_q127);
-    (0..24u128)
-        .rev()
-        .fold(0, |g, j| mul_high(t << 1, g << 1) + ONE_Q126 / (2 * j + 1))
+    (0..24u128).rev().fold(0, |g, j| mul_high(t << 1, g << 1) + ONE_Q126 / (2 * j + 1))
 }

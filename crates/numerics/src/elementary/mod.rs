@@ -90,8 +90,5 @@ pub fn silu32_slice(level: SimdLevel, values: &mut [f32]) {
 
 /// The safe wrappers above are sound because they all come through here first.
 fn assert_available(level: SimdLevel) {
-    assert!(
-        level <= SimdLevel::detect(),
-        "{level:?} is not available on this machine"
-    );
+    assert!(level <= SimdLevel::detect(), "{level:?} is not available on this machine");
 }

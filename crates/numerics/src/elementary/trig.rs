@@ -82,11 +82,7 @@ pub(super) fn enclosure(x: f32, quarters: u64) -> Option<[f64; 2]> {
     }
     // The integer k sits in the low bits of `shifted`, in two's complement.
     let quadrant = shifted.to_bits().wrapping_add(quarters);
-    let y = if quadrant & 1 == 0 {
-        sin_reduced(r)
-    } else {
-        cos_reduced(r)
-    };
+    let y = if quadrant & 1 == 0 { sin_reduced(r) } else { cos_reduced(r) };
     let y = if quadrant & 2 == 0 { y } else { -y };
     Some([y * BELOW, y * ABOVE])
 }
@@ -149,30 +145,17 @@ const ONE_Q126: u128 = 1 << 126;
 #[cold]
 #[inline(never)]
 pub(super) fn unrounded(x: f32, quarters: u32) -> Unrounded {
-    let Angle {
-        quadrant,
-        negative,
-        mantissa,
-        exponent,
-    } = reduce(x);
+    let Angle { quadrant, negative, mantissa, exponent } = reduce(x);
     let t_q128 = mantissa >> (-(exponent + 128)).min(127) as u32;
     let square_q128 = mul_high(t_q128, t_q128);
     let quadrant = quadrant + quarters;
     let flipped = quadrant & 2 != 0;
     if quadrant & 1 == 1 {
         let mantissa = series_q126(square_q128, 1);
-        return Unrounded {
-            negative: flipped,
-            mantissa,
-            exponent: -126,
-        };
+        return Unrounded { negative: flipped, mantissa, exponent: -126 };
     }
     let mantissa = mul_high(mantissa, series_q126(square_q128, 2) << 1);
-    Unrounded {
-        negative: flipped != negative,
-        mantissa,
-        exponent: exponent + 1,
-    }
+    Unrounded { negative: flipped != negative, mantissa, exponent: exponent + 1 }
 }
 
 /// x = quadrant * pi/2 +- mantissa * 2^exponent, the mantissa with its top bit set, modulo 2 pi.
@@ -193,29 +176,17 @@ fn reduce(x: f32) -> Angle {
     let (significand, exponent) = decompose(x);
     if x.abs() < 0.75 {
         let (mantissa, exponent) = (significand << 104, exponent - 104);
-        return Angle {
-            quadrant: 0,
-            negative: x < 0.0,
-            mantissa,
-            exponent,
-        };
+        return Angle { quadrant: 0, negative: x < 0.0, mantissa, exponent };
     }
     let words = multiply(window(exponent + 190), significand as u64);
     let (quadrant, fraction_negative, fraction) = nearest_quarter(words);
     let zeros = leading_zeros(fraction);
-    assert!(
-        zeros <= 60 + 2,
-        "an f32 this near to a multiple of pi/2 does not exist"
-    );
+    assert!(zeros <= 60 + 2, "an f32 this near to a multiple of pi/2 does not exist");
     // fraction * 2^zeros has its top bit at 2^191; its top 128 bits are in units of 2^-126.
     let turned = mul_high(top_128(fraction, zeros), HALF_PI_Q127);
     let shift = turned.leading_zeros();
     Angle {
-        quadrant: if x < 0.0 {
-            quadrant.wrapping_neg() & 3
-        } else {
-            quadrant
-        },
+        quadrant: if x < 0.0 { quadrant.wrapping_neg() & 3 } else { quadrant },
         negative: fraction_negative != (x < 0.0),
         mantissa: turned << shift,
         exponent: -125 - zeros as i32 - shift as i32,
@@ -257,11 +228,7 @@ fn nearest_quarter(words: [u64; 3]) -> (u32, bool, [u64; 3]) {
 }
 
 fn leading_zeros(words: [u64; 3]) -> u32 {
-    if words[0] != 0 {
-        words[0].leading_zeros()
-    } else {
-        64 + words[1].leading_zeros()
-    }
+    if words[0] != 0 { words[0].leading_zeros() } else { 64 + words[1].leading_zeros() }
 }
 
 /// The top 128 bits of words * 2^shift; shift < 64.

@@ -19,11 +19,7 @@ pub enum CheckpointError {
     MissingConfig { path: PathBuf },
 
     #[error("{path}, line {line}: bad JSON: {reason}; download the file again")]
-    BadJson {
-        path: PathBuf,
-        line: usize,
-        reason: String,
-    },
+    BadJson { path: PathBuf, line: usize, reason: String },
 
     #[error(
         "{path}: no weights here: no tensor in any *.safetensors file (GGUF and PyTorch .bin \
@@ -41,10 +37,7 @@ pub enum CheckpointError {
         "{path}: this shard is missing, {named_by} names it; download it (a download that \
              stopped half-way leaves this)"
     )]
-    MissingShard {
-        path: PathBuf,
-        named_by: &'static str,
-    },
+    MissingShard { path: PathBuf, named_by: &'static str },
 
     #[error(
         "{path}: this shard is not named by model.safetensors.index.json; it belongs to \
@@ -68,61 +61,34 @@ pub enum CheckpointError {
         "tensor {tensor}: held twice, in {first} and in {second}; two checkpoints are mixed \
              in this folder: download the checkpoint again into an empty one"
     )]
-    DuplicateTensor {
-        tensor: String,
-        first: PathBuf,
-        second: PathBuf,
-    },
+    DuplicateTensor { tensor: String, first: PathBuf, second: PathBuf },
 
     #[error("{path}: truncated: expected {expected} bytes, found {found}; download it again")]
-    Truncated {
-        path: PathBuf,
-        expected: u64,
-        found: u64,
-    },
+    Truncated { path: PathBuf, expected: u64, found: u64 },
 
     #[error("{path}: bad safetensors header: {problem}; download it again")]
-    BadHeader {
-        path: PathBuf,
-        problem: HeaderProblem,
-    },
+    BadHeader { path: PathBuf, problem: HeaderProblem },
 
     #[error(
         "{label}: no tensor {tensor}; expected one of shape {expected:?}: config.json and the \
              weights disagree, or this model family is not supported"
     )]
-    TensorAbsent {
-        label: String,
-        tensor: String,
-        expected: Vec<usize>,
-    },
+    TensorAbsent { label: String, tensor: String, expected: Vec<usize> },
 
     #[error(
         "{path}: tensor {tensor}: dtype {found}, but weights must be BF16 or F32; get the \
              unquantized BF16 checkpoint"
     )]
-    WrongDtype {
-        path: PathBuf,
-        tensor: String,
-        found: &'static str,
-    },
+    WrongDtype { path: PathBuf, tensor: String, found: &'static str },
 
     #[error(
         "{path}: tensor {tensor}: expected shape {expected:?}, found {found:?}; config.json \
              and the weights disagree: download both again from one revision"
     )]
-    WrongShape {
-        path: PathBuf,
-        tensor: String,
-        expected: Vec<usize>,
-        found: Vec<usize>,
-    },
+    WrongShape { path: PathBuf, tensor: String, expected: Vec<usize>, found: Vec<usize> },
 
     #[error("{path}: {source}; check that it is a readable file on a healthy disk")]
-    Io {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
 }
 
 /// What is wrong with the header of one safetensors file.
@@ -133,39 +99,19 @@ pub enum HeaderProblem {
     /// The length field exceeds what the format allows.
     TooLong { length: u64, limit: u64 },
     /// Not UTF-8 JSON of the expected form; the reason names the tensor where there is one.
-    NotJson {
-        line: usize,
-        column: usize,
-        reason: String,
-    },
+    NotJson { line: usize, column: usize, reason: String },
     /// One name, two entries: parsers differ in which of them they believe.
     DuplicateName { tensor: String },
     /// A tensor begins inside the one before it.
-    Overlap {
-        tensor: String,
-        begin: u64,
-        expected: u64,
-    },
+    Overlap { tensor: String, begin: u64, expected: u64 },
     /// Bytes before a tensor belong to none.
-    Hole {
-        tensor: String,
-        begin: u64,
-        expected: u64,
-    },
+    Hole { tensor: String, begin: u64, expected: u64 },
     /// The range ends before it begins.
-    BackwardRange {
-        tensor: String,
-        begin: u64,
-        end: u64,
-    },
+    BackwardRange { tensor: String, begin: u64, end: u64 },
     /// Shape times element size does not fit the address space.
     SizeOverflow { tensor: String, shape: Vec<usize> },
     /// Shape times element size is not the length of the range.
-    SizeMismatch {
-        tensor: String,
-        expected: u64,
-        found: u64,
-    },
+    SizeMismatch { tensor: String, expected: u64, found: u64 },
     /// The range lies beyond any possible file.
     OutOfRange { tensor: String, end: u64 },
     /// Bytes after the last tensor belong to none.
@@ -176,54 +122,26 @@ impl fmt::Display for HeaderProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong { length, limit } => {
-                write!(
-                    f,
-                    "its length field says {length} bytes, the limit is {limit}"
-                )
+                write!(f, "its length field says {length} bytes, the limit is {limit}")
             }
-            Self::NotJson {
-                line,
-                column,
-                reason,
-            } => {
-                write!(
-                    f,
-                    "not JSON of the right form at line {line}, column {column}: {reason}"
-                )
+            Self::NotJson { line, column, reason } => {
+                write!(f, "not JSON of the right form at line {line}, column {column}: {reason}")
             }
             Self::DuplicateName { tensor } => write!(f, "tensor {tensor} is listed twice"),
-            Self::Overlap {
-                tensor,
-                begin,
-                expected,
-            } => write!(
+            Self::Overlap { tensor, begin, expected } => write!(
                 f,
                 "tensor {tensor} begins at {begin} and overlaps the one that ends at {expected}"
             ),
-            Self::Hole {
-                tensor,
-                begin,
-                expected,
-            } => {
-                write!(
-                    f,
-                    "a hole before tensor {tensor}: expected at {expected}, found at {begin}"
-                )
+            Self::Hole { tensor, begin, expected } => {
+                write!(f, "a hole before tensor {tensor}: expected at {expected}, found at {begin}")
             }
             Self::BackwardRange { tensor, begin, end } => {
-                write!(
-                    f,
-                    "tensor {tensor} begins at {begin} and ends before that, at {end}"
-                )
+                write!(f, "tensor {tensor} begins at {begin} and ends before that, at {end}")
             }
             Self::SizeOverflow { tensor, shape } => {
                 write!(f, "tensor {tensor}: the size of shape {shape:?} overflows")
             }
-            Self::SizeMismatch {
-                tensor,
-                expected,
-                found,
-            } => write!(
+            Self::SizeMismatch { tensor, expected, found } => write!(
                 f,
                 "tensor {tensor}: its shape and dtype need {expected} bytes, its range has {found}"
             ),

@@ -36,48 +36,29 @@ pub struct Header {
 /// Source: safetensors 0.8, `SafeTensors::read_metadata`, with checked sums.
 pub fn read_header(path: &Path, bytes: &Bytes) -> Result<Header, CheckpointError> {
     let (json, prefix_bytes) = header_json(path, bytes)?;
-    let bad = |problem| CheckpointError::BadHeader {
-        path: path.to_path_buf(),
-        problem,
-    };
+    let bad = |problem| CheckpointError::BadHeader { path: path.to_path_buf(), problem };
     let mut entries = parse_entries(json).map_err(bad)?;
     refuse_duplicates(&entries).map_err(bad)?;
     entries.sort_by_key(|(_, info)| info.data_offsets);
     check_ranges(&entries).map_err(bad)?;
     check_end(path, &entries, prefix_bytes, bytes.len() as u64)?;
     let tensor = |(name, info)| slice_tensor(path, bytes, prefix_bytes, name, info);
-    Ok(Header {
-        prefix_bytes,
-        tensors: entries.into_iter().map(tensor).collect(),
-    })
+    Ok(Header { prefix_bytes, tensors: entries.into_iter().map(tensor).collect() })
 }
 
 /// The header's JSON and the number of bytes before the data.
 fn header_json<'a>(path: &Path, bytes: &'a Bytes) -> Result<(&'a [u8], u64), CheckpointError> {
     let found = bytes.len() as u64;
-    let truncated = |expected| CheckpointError::Truncated {
-        path: path.to_path_buf(),
-        expected,
-        found,
-    };
-    let (field, rest) = bytes
-        .split_first_chunk()
-        .ok_or_else(|| truncated(LENGTH_FIELD_BYTES))?;
+    let truncated =
+        |expected| CheckpointError::Truncated { path: path.to_path_buf(), expected, found };
+    let (field, rest) = bytes.split_first_chunk().ok_or_else(|| truncated(LENGTH_FIELD_BYTES))?;
     let length = u64::from_le_bytes(*field);
     if length > HEADER_BYTES_MAX {
-        let problem = HeaderProblem::TooLong {
-            length,
-            limit: HEADER_BYTES_MAX,
-        };
-        return Err(CheckpointError::BadHeader {
-            path: path.to_path_buf(),
-            problem,
-        });
+        let problem = HeaderProblem::TooLong { length, limit: HEADER_BYTES_MAX };
+        return Err(CheckpointError::BadHeader { path: path.to_path_buf(), problem });
     }
     let prefix_bytes = LENGTH_FIELD_BYTES + length;
-    let json = rest
-        .get(..length as usize)
-        .ok_or_else(|| truncated(prefix_bytes))?;
+    let json = rest.get(..length as usize).ok_or_else(|| truncated(prefix_bytes))?;
     Ok((json, prefix_bytes))
 }
 
@@ -137,9 +118,7 @@ impl<'de> Visitor<'de> for EntriesVisitor {
 fn refuse_duplicates(entries: &[(String, TensorInfo)]) -> Result<(), HeaderProblem> {
     let mut seen = HashSet::with_capacity(entries.len());
     match entries.iter().find(|(name, _)| !seen.insert(name.as_str())) {
-        Some((name, _)) => Err(HeaderProblem::DuplicateName {
-            tensor: name.clone(),
-        }),
+        Some((name, _)) => Err(HeaderProblem::DuplicateName { tensor: name.clone() }),
         None => Ok(()),
     }
 }
@@ -167,24 +146,13 @@ fn problem_of(name: &str, info: &TensorInfo, expected: u64) -> Option<HeaderProb
         return Some(HeaderProblem::BackwardRange { tensor, begin, end });
     }
     if begin > expected {
-        return Some(HeaderProblem::Hole {
-            tensor,
-            begin,
-            expected,
-        });
+        return Some(HeaderProblem::Hole { tensor, begin, expected });
     }
     if begin < expected {
-        return Some(HeaderProblem::Overlap {
-            tensor,
-            begin,
-            expected,
-        });
+        return Some(HeaderProblem::Overlap { tensor, begin, expected });
     }
     let Some(size_bits) = size_bits(info) else {
-        return Some(HeaderProblem::SizeOverflow {
-            tensor,
-            shape: info.shape.clone(),
-        });
+        return Some(HeaderProblem::SizeOverflow { tensor, shape: info.shape.clone() });
     };
     let (needed, found) = (size_bits.div_ceil(8), end - begin);
     let whole_bytes = size_bits.is_multiple_of(8);
@@ -196,22 +164,13 @@ fn problem_of(name: &str, info: &TensorInfo, expected: u64) -> Option<HeaderProb
 }
 
 fn size_bits(info: &TensorInfo) -> Option<u64> {
-    let elements = info
-        .shape
-        .iter()
-        .try_fold(1usize, |product, &n| product.checked_mul(n))?;
-    elements
-        .checked_mul(info.dtype.bitsize())
-        .map(|bits| bits as u64)
+    let elements = info.shape.iter().try_fold(1usize, |product, &n| product.checked_mul(n))?;
+    elements.checked_mul(info.dtype.bitsize()).map(|bits| bits as u64)
 }
 
 /// A verdict of the safetensors crate for which we found no tensor to blame.
 fn unblamed(verdict: SafeTensorError) -> HeaderProblem {
-    HeaderProblem::NotJson {
-        line: 1,
-        column: 0,
-        reason: verdict.to_string(),
-    }
+    HeaderProblem::NotJson { line: 1, column: 0, reason: verdict.to_string() }
 }
 
 /// The data must end exactly where the file ends.
@@ -222,23 +181,14 @@ fn check_end(
     found: u64,
 ) -> Result<(), CheckpointError> {
     let path = path.to_path_buf();
-    let end = entries
-        .last()
-        .map_or(0, |(_, info)| info.data_offsets.1 as u64);
+    let end = entries.last().map_or(0, |(_, info)| info.data_offsets.1 as u64);
     let Some(expected) = prefix_bytes.checked_add(end) else {
-        let tensor = entries
-            .last()
-            .map(|(name, _)| name.clone())
-            .unwrap_or_default();
+        let tensor = entries.last().map(|(name, _)| name.clone()).unwrap_or_default();
         let problem = HeaderProblem::OutOfRange { tensor, end };
         return Err(CheckpointError::BadHeader { path, problem });
     };
     if expected > found {
-        return Err(CheckpointError::Truncated {
-            path,
-            expected,
-            found,
-        });
+        return Err(CheckpointError::Truncated { path, expected, found });
     }
     if expected < found {
         let problem = HeaderProblem::TrailingBytes { expected, found };

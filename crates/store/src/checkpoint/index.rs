@@ -28,9 +28,7 @@ impl Index {
                 line: error.line(),
                 reason: reason_of(&error),
             })?;
-        let index = Index {
-            shard_of: file.weight_map.0,
-        };
+        let index = Index { shard_of: file.weight_map.0 };
         let leads_astray =
             |shard: &&String| !is_plain_name(shard) || !shard.ends_with(".safetensors");
         match index.shard_of.values().find(leads_astray) {

@@ -104,22 +104,10 @@ mod tests {
         check("model.layers.0.mlp.gate.weight", Part::Router);
         check("model.layers.0.block_sparse_moe.gate.weight", Part::Router);
         check("model.layers.0.mlp.experts.gate_up_proj", Part::Experts);
-        check(
-            "model.layers.0.mlp.experts.17.up_proj.weight",
-            Part::Experts,
-        );
-        check(
-            "model.layers.0.block_sparse_moe.experts.7.w2.weight",
-            Part::Experts,
-        );
-        check(
-            "model.layers.0.mlp.shared_expert.up_proj.weight",
-            Part::SharedExpert,
-        );
-        check(
-            "model.layers.0.mlp.shared_expert_gate.weight",
-            Part::SharedExpert,
-        );
+        check("model.layers.0.mlp.experts.17.up_proj.weight", Part::Experts);
+        check("model.layers.0.block_sparse_moe.experts.7.w2.weight", Part::Experts);
+        check("model.layers.0.mlp.shared_expert.up_proj.weight", Part::SharedExpert);
+        check("model.layers.0.mlp.shared_expert_gate.weight", Part::SharedExpert);
         check("model.layers.0.mlp.gate_proj.weight", Part::DenseMlp);
         check("model.layers.0.input_layernorm.weight", Part::Norm);
         check("model.norm.weight", Part::Norm);

@@ -13,10 +13,7 @@ use crate::io::mapping::map_read_only;
 #[derive(Debug)]
 pub enum Source {
     Folder(PathBuf),
-    Embedded {
-        label: PathBuf,
-        files: Vec<(&'static str, &'static [u8])>,
-    },
+    Embedded { label: PathBuf, files: Vec<(&'static str, &'static [u8])> },
 }
 
 impl Source {
@@ -84,10 +81,7 @@ pub fn is_plain_name(name: &str) -> bool {
 }
 
 fn file_names(folder: &Path) -> Result<Vec<String>, CheckpointError> {
-    let failed = |source| CheckpointError::Io {
-        path: folder.to_path_buf(),
-        source,
-    };
+    let failed = |source| CheckpointError::Io { path: folder.to_path_buf(), source };
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         // a name that is not UTF-8 cannot be a shard: no index could spell it

@@ -78,18 +78,8 @@ pub struct Tensor {
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            name,
-            dtype,
-            shape,
-            file,
-            offset,
-            bytes,
-        } = self;
+        let Self { name, dtype, shape, file, offset, bytes } = self;
         let (file, len) = (file.display(), bytes.len());
-        write!(
-            f,
-            "{name} {dtype} {shape:?}, {len} bytes at {offset} of {file}"
-        )
+        write!(f, "{name} {dtype} {shape:?}, {len} bytes at {offset} of {file}")
     }
 }

@@ -18,10 +18,7 @@ pub fn map_read_only(path: &Path) -> io::Result<Bytes> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     if metadata.len() == 0 {
         return Ok(Bytes::new()); // mmap(2) refuses a length of zero

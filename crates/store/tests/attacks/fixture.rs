@@ -26,22 +26,13 @@ pub fn shard(tensors: &[(&str, &[usize])]) -> Vec<u8> {
         let bytes = 2 * shape.iter().product::<usize>();
         TensorView::new(Stored::BF16, shape.to_vec(), &zeros[..bytes]).unwrap()
     };
-    safetensors::serialize(
-        tensors.iter().map(|(name, shape)| (*name, view(shape))),
-        None,
-    )
-    .unwrap()
+    safetensors::serialize(tensors.iter().map(|(name, shape)| (*name, view(shape))), None).unwrap()
 }
 
 pub fn write_index(dir: &Path, shard_of: &[(&str, &str)]) {
-    let entries: Vec<String> = shard_of
-        .iter()
-        .map(|(tensor, shard)| format!("{tensor:?}: {shard:?}"))
-        .collect();
-    let json = format!(
-        "{{\"metadata\": {{}},\n\"weight_map\": {{{}}}}}",
-        entries.join(",\n")
-    );
+    let entries: Vec<String> =
+        shard_of.iter().map(|(tensor, shard)| format!("{tensor:?}: {shard:?}")).collect();
+    let json = format!("{{\"metadata\": {{}},\n\"weight_map\": {{{}}}}}", entries.join(",\n"));
     fs::write(dir.join(INDEX), json).unwrap();
 }
 
@@ -60,11 +51,7 @@ pub fn entry(name: &str, shape: &str, begin: u64, end: u64) -> String {
 
 /// Replaces shard B by one with these entries and data.
 pub fn spoil_b(dir: &Path, entries: &[String], data_bytes: usize) {
-    write_header(
-        &dir.join(B),
-        &format!("{{{}}}", entries.join(",")),
-        data_bytes,
-    );
+    write_header(&dir.join(B), &format!("{{{}}}", entries.join(",")), data_bytes);
 }
 
 pub fn refusal(dir: &Path) -> String {

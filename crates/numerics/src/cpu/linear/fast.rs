@@ -11,7 +11,7 @@ use half::bf16;
 use super::{Task, wide};
 use crate::NonFinite;
 use crate::bound::U32;
-use crate::cpu::lanes::Lanes;
+use crate::cpu::lanes::{Lanes, prefetch};
 use crate::round::{store, widen};
 
 /// 2^-24 with the second order and the error of computing the bound itself.
@@ -21,6 +21,11 @@ pub(super) const FLOOR: f32 = f32::from_bits(1 << 17);
 
 /// Blocks that the one-token path takes per step, each into its own pair of sums.
 const UNROLL: usize = 4;
+
+/// Weights in a cache line.
+const LINE: usize = 32;
+/// How far ahead of the sums the weights are asked for, in weights; rows follow each other.
+pub(super) const AHEAD: usize = 8192;
 
 /// Roundings for the test itself (`y - e`, `y + e`) and the final conversion.
 pub(super) const TEST: usize = 3;
@@ -88,6 +93,9 @@ fn direct<L: Lanes>(all: &Rows<'_>, row: usize, x: &[f32], c: &[f32]) -> (f32, f
     assert!(x.len() >= whole * L::BLOCK && c.len() == x.len());
     let mut b = 0;
     while b + UNROLL <= whole {
+        for line in (0..UNROLL * L::BLOCK).step_by(LINE) {
+            prefetch(w.as_ptr().wrapping_add(b * L::BLOCK + line + AHEAD));
+        }
         for u in 0..UNROLL {
             let at = (b + u) * L::BLOCK;
             // SAFETY: block b + u lies inside `w`, `x` and `c` (asserted above).

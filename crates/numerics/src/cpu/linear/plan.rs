@@ -15,6 +15,9 @@ pub(super) struct Piece {
 const PIECE_WORK_MIN: usize = 1 << 18;
 /// Pieces per thread, so that a thread that is held up does not hold up the rest.
 const PIECES_PER_THREAD: usize = 8;
+/// Bytes of weights in a piece: what is looked at twice should still be in the second-level cache.
+const PIECE_BYTES_MAX: usize = 160 << 10;
+
 /// Cuts the jobs; neighbouring pieces read neighbouring memory.
 pub(super) fn pieces(threads: usize, jobs: &[Job<'_>]) -> Vec<Piece> {
     let work = |j: &Job<'_>| {
@@ -26,7 +29,8 @@ pub(super) fn pieces(threads: usize, jobs: &[Job<'_>]) -> Vec<Piece> {
     let mut out = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
         let (tokens, rows, cols) = work(job);
-        let step = (aim / (tokens * cols)).max(1).next_multiple_of(ROWS);
+        let step = (aim / (tokens * cols)).min(PIECE_BYTES_MAX / (2 * cols)).max(1);
+        let step = step.next_multiple_of(ROWS);
         for start in (0..rows).step_by(step) {
             out.push(Piece { job: index, rows: start..(start + step).min(rows) });
         }

@@ -7,13 +7,14 @@ use super::{fast, tile};
 use crate::cpu::lanes::{Lanes, wide_operand};
 use crate::round::widen;
 
-/// Tokens up to which the single-token path is prepared for.
-const DIRECT_TOKENS_MAX: usize = 32;
+/// Tokens up to which the layouts of single-token products are made.
+const FEW_TOKENS_MAX: usize = 32;
 
 /// bf16 inputs `[tokens, width]`, laid out for one SIMD level.
 ///
-/// Per token: the values as f32, block by block, even elements before odd ones; the same as
-/// scaled f64 in quarters; and for few tokens the magnitudes weighted by rounding counts.
+/// Per token: the values as f32, block by block, even elements before odd ones. For few tokens
+/// also the same as scaled f64 in quarters, and the magnitudes weighted by rounding counts: what
+/// one row against one token needs. Many tokens share the widening of a row instead.
 /// Rows are padded with zeros to whole blocks, which changes no sum.
 pub struct Prepared {
     level: SimdLevel,
@@ -36,8 +37,11 @@ impl Prepared {
         assert!(width > 0 && values.len().is_multiple_of(width), "whole rows of {width}");
         let tokens = values.len() / width;
         let level = cpu.level();
-        let stride = width.next_multiple_of(block(level));
-        let direct = if tokens <= DIRECT_TOKENS_MAX { tokens * stride } else { 0 };
+        let block = block(level);
+        // One block more, so that the same place of neighbouring tokens is not a power of two
+        // apart: those would compete for the same few cache lines.
+        let stride = width.next_multiple_of(block) + block;
+        let few = if tokens <= FEW_TOKENS_MAX { tokens * stride } else { 0 };
         let mut p = Prepared {
             level,
             tokens,
@@ -45,8 +49,8 @@ impl Prepared {
             stride,
             raw: values,
             narrow: vec![0.0; tokens * stride],
-            weighted: vec![0.0; direct],
-            wide: vec![0.0; tokens * stride],
+            weighted: vec![0.0; few],
+            wide: vec![0.0; few],
             spread: vec![0.0; tokens],
             total: vec![0.0; tokens],
         };
@@ -56,17 +60,16 @@ impl Prepared {
 
     fn fill(&mut self, cpu: &Cpu) {
         let (width, stride, level) = (self.width, self.stride, self.level);
-        let direct = self.has_direct();
-        let mut weighted = self.weighted.chunks_mut(stride);
+        let few = self.has_few();
+        let mut layouts = self.weighted.chunks_mut(stride).zip(self.wide.chunks_mut(stride));
         let mut rows: Vec<Row<'_>> = self
             .raw
             .chunks(width)
             .zip(self.narrow.chunks_mut(stride))
-            .zip(self.wide.chunks_mut(stride))
             .zip(self.spread.iter_mut().zip(&mut self.total))
-            .map(|(((raw, narrow), wide), (spread, total))| {
-                let weighted = direct.then(|| weighted.next().expect("a row for each token"));
-                Row { raw, narrow, wide, weighted, spread, total }
+            .map(|((raw, narrow), (spread, total))| {
+                let few = few.then(|| layouts.next().expect("a row for each token"));
+                Row { raw, narrow, few, spread, total }
             })
             .collect();
         let lay = |row: &mut Row<'_>| lay_out_at(level, row);
@@ -95,20 +98,30 @@ impl Prepared {
         &self.raw[token * self.width..][..self.width]
     }
 
-    pub(super) fn has_direct(&self) -> bool {
+    pub(super) fn has_few(&self) -> bool {
         !self.weighted.is_empty()
     }
 
+    /// Length of a row in whole blocks.
+    fn padded(&self) -> usize {
+        self.stride - block(self.level)
+    }
+
+    /// From a token to the next in `narrow`.
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
     pub(super) fn narrow(&self, token: usize) -> &[f32] {
-        &self.narrow[token * self.stride..][..self.stride]
+        &self.narrow[token * self.stride..][..self.padded()]
     }
 
     pub(super) fn weighted(&self, token: usize) -> &[f32] {
-        &self.weighted[token * self.stride..][..self.stride]
+        &self.weighted[token * self.stride..][..self.padded()]
     }
 
     pub(super) fn wide(&self, token: usize) -> &[f64] {
-        &self.wide[token * self.stride..][..self.stride]
+        &self.wide[token * self.stride..][..self.padded()]
     }
 
     pub(super) fn spread(&self, token: usize) -> f32 {
@@ -133,8 +146,8 @@ fn block(level: SimdLevel) -> usize {
 struct Row<'a> {
     raw: &'a [bf16],
     narrow: &'a mut [f32],
-    wide: &'a mut [f64],
-    weighted: Option<&'a mut [f32]>,
+    /// Weighted magnitudes, and scaled f64.
+    few: Option<(&'a mut [f32], &'a mut [f64])>,
     spread: &'a mut f32,
     total: &'a mut f64,
 }
@@ -146,44 +159,52 @@ fn lay_out_at(level: SimdLevel, row: &mut Row<'_>) {
 /// Writes the layouts and the bounds of one row.
 #[inline(always)]
 fn lay_out<L: Lanes>(row: &mut Row<'_>) {
-    let blocks = row.narrow.len() / L::BLOCK;
-    let (mut square, mut total) = (0.0f64, 0.0f64);
+    let blocks = row.raw.len().div_ceil(L::BLOCK);
+    // One chain per place in a block, so that the additions overlap.
+    let (mut square, mut total) = ([0.0f64; 32], [0.0f64; 32]);
     for b in 0..blocks {
         let at = b * L::BLOCK;
-        let mut values = [0.0f32; 64];
+        let mut values = [0.0f32; 32];
         let values = &mut values[..L::BLOCK];
         let rest = &row.raw[at..row.raw.len().min(at + L::BLOCK)];
         for (v, x) in values.iter_mut().zip(rest) {
             *v = widen(*x);
         }
-        let c = f64::from(tile::roundings::<L>(b, blocks));
-        let mut here = 0.0f64;
-        for v in values.iter() {
-            here += f64::from(*v) * f64::from(*v);
-            total += f64::from(v.abs());
+        let c = f64::from(tile::roundings(b, blocks));
+        for (v, (square, total)) in values.iter().zip(square.iter_mut().zip(&mut total)) {
+            let scaled = f64::from(*v) * c;
+            *square += scaled * scaled;
+            *total += f64::from(v.abs());
         }
-        square += here * c * c;
-        place::<L>(values, &mut row.narrow[at..], &mut row.wide[at..]);
-        if let Some(weighted) = &mut row.weighted {
+        place::<L>(values, &mut row.narrow[at..]);
+        if let Some((weighted, wide)) = &mut row.few {
             let c = fast::direct_roundings::<L>(b, blocks);
             for (o, v) in weighted[at..][..L::BLOCK].iter_mut().zip(&row.narrow[at..]) {
                 *o = c * v.abs();
             }
+            place_wide::<L>(values, &mut wide[at..]);
         }
     }
+    let (square, total) = (square.iter().sum::<f64>(), total.iter().sum::<f64>());
     // The square root and the conversion round; one part in 2^20 covers both.
     *row.spread = (square.sqrt() * (1.0 + 1.0 / (1u32 << 20) as f64)) as f32;
     *row.total = total * (1.0 + 1.0 / (1u64 << 30) as f64);
 }
 
-/// One block: even before odd as f32, quarter by quarter as scaled f64.
+/// One block: even before odd.
 #[inline(always)]
-fn place<L: Lanes>(values: &[f32], narrow: &mut [f32], wide: &mut [f64]) {
-    let (w, q) = (L::WIDTH, L::WIDTH / 2);
+fn place<L: Lanes>(values: &[f32], narrow: &mut [f32]) {
+    let w = L::WIDTH;
     for i in 0..w {
         narrow[i] = values[2 * i];
         narrow[w + i] = values[2 * i + 1];
     }
+}
+
+/// One block, quarter by quarter, scaled.
+#[inline(always)]
+fn place_wide<L: Lanes>(values: &[f32], wide: &mut [f64]) {
+    let q = L::WIDTH / 2;
     for j in 0..4 {
         for i in 0..q {
             wide[j * q + i] = wide_operand(values[4 * i + j]);

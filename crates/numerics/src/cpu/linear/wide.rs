@@ -2,16 +2,18 @@
 
 use half::bf16;
 
-use super::fast::Doubt;
+use super::fast::{AHEAD, Doubt};
 use super::{Sink, Task};
-use crate::cpu::for_level;
-use crate::{NonFinite, SimdLevel};
 use crate::bound::{U32, decide_bf16, decide_f32, wide_bound};
-use crate::cpu::lanes::Lanes;
+use crate::cpu::for_level;
+use crate::cpu::lanes::{Lanes, prefetch};
 use crate::round::widen;
+use crate::{NonFinite, SimdLevel};
 
 /// Tokens that share the widening of a row.
 const TOGETHER: usize = 4;
+/// Rows that share the widening of a token's inputs; four would not fit the registers.
+const ROWS: usize = 2;
 
 /// Decides the doubtful outputs of a few rows, and empties the list.
 ///
@@ -32,76 +34,133 @@ pub(super) fn settle_all(
     result
 }
 
+/// By token, so that its inputs stay in the first-level cache.
 #[inline(always)]
 fn settle_rows<L: Lanes>(
     task: &Task<'_>,
     weights: &[bf16],
     doubts: &mut Vec<Doubt>,
 ) -> Result<(), NonFinite> {
-    doubts.sort_unstable_by_key(|d| (d.row, d.token));
-    for row in doubts.chunk_by(|a, b| a.row == b.row) {
-        for some in row.chunks(TOGETHER) {
-            // A NaN bound (infinity times zero) says nothing: it must not be dropped by `max`.
-            let bound = some.iter().fold(0.0f32, |most, d| {
-                if d.bound.is_nan() { f32::INFINITY } else { most.max(d.bound) }
-            });
-            let mut tokens = [0u32; TOGETHER];
-            for (t, d) in tokens.iter_mut().zip(some) {
-                *t = d.token;
+    let k = task.job.weights.cols();
+    doubts.sort_unstable_by_key(|d| (d.token, d.row));
+    for some in doubts.chunk_by(|a, b| a.token == b.token) {
+        let token = some[0].token as usize;
+        for some in some.chunks(ROWS) {
+            let mut rows = [&weights[..0]; ROWS];
+            for (i, row) in rows.iter_mut().enumerate() {
+                *row = &weights[some[i.min(some.len() - 1)].row * k..][..k];
             }
-            settle::<L>(task, weights, row[0].row, &tokens[..some.len()], f64::from(bound))?;
+            let sums = rows_sums::<L>(task, &rows, some.len(), task.source(token));
+            for (d, y) in some.iter().zip(sums) {
+                // The bound of stage 1 is at least 2^-24 times the absolute sum of the products;
+                // infinity and NaN lead on to the exact stage.
+                let absolute = f64::from(d.bound) / f64::from(U32);
+                match decide_bf16(y, wide_bound(roundings::<L>(k), absolute)) {
+                    Some(v) => task.sink.put_bf16(token, d.row, v),
+                    None => task.exact(d.row, token)?,
+                }
+            }
         }
     }
     Ok(())
 }
 
-/// Decides up to `TOGETHER` bf16 outputs of one row.
-///
-/// `fast_bound` is at least 2^-24 times the absolute sum of each one's products.
+/// The f64 sums of up to `ROWS` rows against one token.
 #[inline(always)]
-fn settle<L: Lanes>(
+fn rows_sums<L: Lanes>(
     task: &Task<'_>,
-    weights: &[bf16],
-    row: usize,
-    tokens: &[u32],
-    fast_bound: f64,
-) -> Result<(), NonFinite> {
-    let k = task.job.weights.cols();
-    let w = &weights[row * k..][..k];
-    let bound = wide_bound(roundings::<L>(k), fast_bound / f64::from(U32));
-    let sums = sums::<L>(task, w, tokens);
-    for (t, y) in tokens.iter().zip(sums) {
-        match decide_bf16(y, bound) {
-            Some(v) => task.sink.put_bf16(*t as usize, row, v),
-            None => task.exact(row, *t as usize)?,
-        }
+    rows: &[&[bf16]; ROWS],
+    count: usize,
+    source: usize,
+) -> [f64; ROWS] {
+    let input = task.job.input;
+    if count == 1 && input.has_few() {
+        return [dot::<L, 1>(rows[0], [input.wide(source)])[0], 0.0];
     }
-    Ok(())
+    let [[a], [b]] = narrow::<L, ROWS, 1>(*rows, [input.narrow(source)]);
+    [a, b]
 }
 
 /// The f64 sums of one row against up to `TOGETHER` tokens.
 #[inline(always)]
 fn sums<L: Lanes>(task: &Task<'_>, w: &[bf16], tokens: &[u32]) -> [f64; TOGETHER] {
     let input = task.job.input;
-    let operand = |i: usize| input.wide(task.source(tokens[i.min(tokens.len() - 1)] as usize));
-    match tokens.len() {
-        1 => {
-            let [y] = dot::<L, 1>(w, [operand(0)]);
-            [y, 0.0, 0.0, 0.0]
-        }
-        2 => {
-            let [a, b] = dot::<L, 2>(w, [operand(0), operand(1)]);
-            [a, b, 0.0, 0.0]
-        }
-        _ => dot::<L, TOGETHER>(w, std::array::from_fn(operand)),
+    let mut sources = [0usize; TOGETHER];
+    for (i, s) in sources.iter_mut().enumerate() {
+        *s = task.source(tokens[i.min(tokens.len() - 1)] as usize);
     }
+    let [p, q, r, s] = sources;
+    let (one, two) = (tokens.len() == 1, tokens.len() == 2);
+    let mut out = [0.0; TOGETHER];
+    match input.has_few() {
+        true if one => out[..1].copy_from_slice(&dot::<L, 1>(w, [input.wide(p)])),
+        true if two => out[..2].copy_from_slice(&dot::<L, 2>(w, [p, q].map(|s| input.wide(s)))),
+        true => out = dot::<L, TOGETHER>(w, [p, q, r, s].map(|s| input.wide(s))),
+        false if one => out[..1].copy_from_slice(&narrow::<L, 1, 1>([w], [input.narrow(p)])[0]),
+        false if two => {
+            let x = [p, q].map(|s| input.narrow(s));
+            out[..2].copy_from_slice(&narrow::<L, 1, 2>([w], x)[0]);
+        }
+        false => out = narrow::<L, 1, TOGETHER>([w], [p, q, r, s].map(|s| input.narrow(s)))[0],
+    }
+    out
 }
 
-/// Additions that a product passes through in `dot`.
+/// f64 dot products of `R` bf16 rows with `C` inputs that are still f32: half the memory of
+/// `dot`, which pays where many rows or tokens take turns in the cache.
+#[inline(always)]
+fn narrow<L: Lanes, const R: usize, const C: usize>(
+    w: [&[bf16]; R],
+    x: [&[f32]; C],
+) -> [[f64; C]; R] {
+    let k = w[0].len();
+    let blocks = k.div_ceil(L::BLOCK);
+    assert!(x.iter().all(|x| x.len() >= blocks * L::BLOCK) && w.iter().all(|w| w.len() == k));
+    let mut sums = [[[L::zero64(); 2]; C]; R];
+    for b in 0..blocks {
+        let at = b * L::BLOCK;
+        let mut inputs = [[L::zero64(); 4]; C];
+        for c in 0..C {
+            // SAFETY: each input holds `blocks` blocks (asserted above).
+            let (even, odd) = unsafe {
+                let x = x[c].as_ptr().add(at);
+                (L::halves(L::load(x)), L::halves(L::load(x.add(L::WIDTH))))
+            };
+            inputs[c] = [even[0], even[1], odd[0], odd[1]];
+        }
+        for r in 0..R {
+            // SAFETY: a whole block lies inside the row; a ragged one is copied behind zeros.
+            let p = unsafe {
+                if at + L::BLOCK <= k {
+                    L::packed(w[r].as_ptr().add(at))
+                } else {
+                    let mut tail = [bf16::ZERO; 64];
+                    tail[..k - at].copy_from_slice(&w[r][at..]);
+                    L::packed(tail.as_ptr())
+                }
+            };
+            let ([w0, w1], [w2, w3]) = (L::halves(L::even(p)), L::halves(L::odd(p)));
+            for c in 0..C {
+                let [low, high] = &mut sums[r][c];
+                *low = L::fma64(w2, inputs[c][2], L::fma64(w0, inputs[c][0], *low));
+                *high = L::fma64(w3, inputs[c][3], L::fma64(w1, inputs[c][1], *high));
+            }
+        }
+    }
+    let mut out = [[0.0f64; C]; R];
+    for r in 0..R {
+        for c in 0..C {
+            out[r][c] = L::sum64(L::add64(sums[r][c][0], sums[r][c][1]));
+        }
+    }
+    out
+}
+
+/// Additions that a product passes through in `dot` and in `narrow`.
 #[inline(always)]
 pub(crate) fn roundings<L: Lanes>(k: usize) -> usize {
-    // One chain per quarter, a tree of four, a tree over the lanes.
-    k.div_ceil(L::BLOCK) + 2 + L::DEPTH
+    // At most two additions of a chain for each block, a tree of four, a tree over the lanes.
+    2 * k.div_ceil(L::BLOCK) + 2 + L::DEPTH
 }
 
 /// f64 dot products of a bf16 row with `C` operands in quarters.
@@ -113,6 +172,7 @@ pub(crate) fn dot<L: Lanes, const C: usize>(w: &[bf16], x: [&[f64]; C]) -> [f64;
     assert!(x.iter().all(|x| x.len() >= needed));
     let mut sums = [[L::zero64(); 4]; C];
     for b in 0..whole {
+        prefetch(w.as_ptr().wrapping_add(b * L::BLOCK + AHEAD));
         // SAFETY: block b lies inside the row and, as asserted, inside each operand.
         unsafe {
             let p = L::packed(w.as_ptr().add(b * L::BLOCK));
@@ -198,7 +258,10 @@ fn largest<L: Lanes>(w: &[bf16]) -> f32 {
 
 /// f32 weights: products of f32 and bf16 are exact in f64, so the same two stages serve.
 #[inline(always)]
-pub(super) fn rows_f32_weights<L: Lanes>(task: &Task<'_>, weights: &[f32]) -> Result<(), NonFinite> {
+pub(super) fn rows_f32_weights<L: Lanes>(
+    task: &Task<'_>,
+    weights: &[f32],
+) -> Result<(), NonFinite> {
     let k = task.job.weights.cols();
     for row in task.rows.clone() {
         let w = &weights[row * k..][..k];
