@@ -111,6 +111,14 @@ fn missing_fields_are_named_with_the_family() {
     for field in of_qwen35 {
         check(qwen35(), &[(field, json!(null))], &[&format!("no {field}, which qwen3_5_moe")]);
     }
+    // Its readers disagree on the default; qwen3_5_moe has only one meaning.
+    let routing = [("norm_topk_prob", json!(null))];
+    check(qwen3(), &routing, &["no norm_topk_prob, which qwen3_moe needs"]);
+    assert!(good(qwen35(), &routing).moe.norm_top_k);
+    for norm in [true, false] {
+        let routing = [("norm_topk_prob", json!(norm))];
+        assert_eq!(good(qwen3(), &routing).moe.norm_top_k, norm);
+    }
     let dense = [("mlp_only_layers", json!([1])), ("intermediate_size", json!(null))];
     check(qwen3(), &dense, &["no intermediate_size"]);
 }

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod golden;
 pub mod kernels;
 pub mod receipt;

@@ -130,9 +130,18 @@ fn noise(n: usize, seed: u64, scale: f32) -> Vec<bf16> {
 
 #[test]
 fn long_rows_and_every_tile_shape() {
-    for (k, tokens) in
-        [(1, 1), (2, 3), (31, 4), (33, 5), (64, 6), (768, 11), (3072, 2), (16_384, 1)]
-    {
+    for (k, tokens) in [
+        (1, 1),
+        (2, 3),
+        (31, 4),
+        (33, 5),
+        (64, 6),
+        (768, 11),
+        (3072, 2),
+        (16_384, 1),
+        (96, 70),
+        (300, 33),
+    ] {
         let rows = 9;
         check(rows, k, &noise(rows * k, k as u64, 0.05), &noise(tokens * k, 99, 2.0));
     }

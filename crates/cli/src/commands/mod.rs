@@ -1,5 +1,7 @@
 //! The commands, one file each.
 
+mod bench;
+mod bench_kernels;
 mod chat;
 mod distance;
 mod inspect;
@@ -28,6 +30,10 @@ pub enum Command {
     Distance(distance::DistanceArgs),
     /// Compute the answer of a receipt again and compare every hash
     Replay(replay::ReplayArgs),
+    /// Speed of a model beside the bandwidth law
+    Bench(bench::BenchArgs),
+    /// Speed of the kernels beside the ceilings of this machine
+    BenchKernels(bench_kernels::BenchKernelsArgs),
     /// Make a random checkpoint of a true shape, to test and to time without a download
     Synth(synth::SynthArgs),
 }
@@ -45,6 +51,8 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Selftest(args) => selftest::run(args),
         Command::Distance(args) => distance::run(args),
         Command::Replay(args) => replay::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::BenchKernels(args) => bench_kernels::run(args),
         Command::Synth(args) => synth::run(args),
     }
 }

@@ -2,6 +2,7 @@
 
 use numerics::op::delta_rule::DeltaShape;
 use serde_json::{Value, json};
+use store::checkpoint::Checkpoint;
 
 use super::error::ConfigError;
 use super::json::{Fields, bad};
@@ -132,6 +133,19 @@ pub struct Description {
 }
 
 impl Description {
+    /// Reads the text part of a checkpoint's config.json.
+    ///
+    /// A model that is wrapped in a vision-language model may say outside whether lm_head is tied.
+    ///
+    /// # Errors
+    /// As [`Description::parse`].
+    pub fn of(checkpoint: &Checkpoint) -> Result<Description, ConfigError> {
+        let mut description = Description::parse(checkpoint.text_config())?;
+        let outer = Fields { json: checkpoint.config(), family: description.family.name() };
+        description.tied |= outer.flag("tie_word_embeddings", false)?;
+        Ok(description)
+    }
+
     /// Reads the text part of a config.json.
     ///
     /// # Errors
@@ -308,7 +322,12 @@ fn moe(fields: &Fields<'_>, qwen35: bool) -> Result<Moe, ConfigError> {
         } else {
             None
         },
-        norm_top_k: fields.flag("norm_topk_prob", true)?,
+        // Readers of qwen3_moe disagree on what its absence means, so it must be there.
+        norm_top_k: if qwen35 {
+            fields.flag("norm_topk_prob", true)?
+        } else {
+            fields.required_flag("norm_topk_prob")?
+        },
     })
 }
 

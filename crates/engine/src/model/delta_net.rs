@@ -37,6 +37,9 @@ struct Projected {
     a: Vec<bf16>,
 }
 
+/// q, k and v of a chunk.
+type Heads = (Vec<f32>, Vec<f32>, Vec<bf16>);
+
 impl DeltaNetLayer {
     /// x `[tokens, hidden]` to `[tokens, hidden]`; the state advances by the chunk.
     pub(super) fn forward(
@@ -47,39 +50,22 @@ impl DeltaNetLayer {
         x: Prepared,
     ) -> Result<Vec<bf16>, ModelError> {
         let s = self.net.shape;
-        let tokens = x.tokens();
+        let width = s.value_heads * s.value_dim;
         let projected = self.project(at, &x)?;
         let mixed = self.convolve(at, state, projected.mixed)?;
-        let keys = s.key_heads * s.key_dim;
-        let q = column(&mixed, self.net.channels(), 0, keys);
-        let k = column(&mixed, self.net.channels(), keys, keys);
-        let v = column(&mixed, self.net.channels(), 2 * keys, s.value_heads * s.value_dim);
-        let mut unit_q = vec![0.0f32; q.len()];
-        let mut unit_k = vec![0.0f32; k.len()];
-        let level = at.cpu.level();
-        unit_heads(level, &q, s.key_dim, &mut unit_q)
-            .and_then(|()| unit_heads(level, &k, s.key_dim, &mut unit_k))
-            .map_err(|e| at.not_finite("delta net q, k", e))?;
-        let root = (s.key_dim as f64).sqrt() as f32;
-        unit_q.iter_mut().for_each(|q| *q /= root);
-        let gates = projected.a.chunks(s.value_heads).flat_map(|a| {
-            a.iter()
-                .zip(&self.a_log)
-                .zip(&self.dt_bias)
-                .map(|((a, a_log), dt_bias)| decay(*a_log, widen(*a), *dt_bias))
-        });
+        let (q, k, v) = self.heads(at, &mixed)?;
         let inputs = DeltaInputs {
-            q: &unit_q,
-            k: &unit_k,
+            q: &q,
+            k: &k,
             v: &v,
             beta: &projected.b.iter().map(|b| beta(widen(*b))).collect::<Vec<_>>(),
-            decay: &gates.collect::<Vec<_>>(),
+            decay: &self.decays(&projected.a),
         };
-        let mut o = vec![bf16::ZERO; tokens * s.value_heads * s.value_dim];
+        let mut o = vec![bf16::ZERO; x.tokens() * width];
         delta_rule(at.cpu, s, &inputs, &mut state.memory, &mut o)
             .map_err(|e| at.not_finite("delta rule", e))?;
         let y = self.gated_norm(at, d, &o, &projected.z)?;
-        at.linear(&self.out, &Prepared::new(at.cpu, y, s.value_heads * s.value_dim))
+        at.linear(&self.out, &Prepared::new(at.cpu, y, width))
     }
 
     fn project(&self, at: Place<'_>, x: &Prepared) -> Result<Projected, ModelError> {
@@ -111,6 +97,30 @@ impl DeltaNetLayer {
         Ok(out)
     }
 
+    /// q `[tokens, key_heads, key_dim]` and k, of unit length, q also divided by the root of
+    /// key_dim; v `[tokens, value_heads, value_dim]`.
+    fn heads(&self, at: Place<'_>, mixed: &[bf16]) -> Result<Heads, ModelError> {
+        let s = self.net.shape;
+        let (keys, values) = (s.key_heads * s.key_dim, s.value_heads * s.value_dim);
+        let part = |first, count| column(mixed, self.net.channels(), first, count);
+        let unit = |x: Vec<bf16>| {
+            let mut out = vec![0.0f32; x.len()];
+            unit_heads(at.cpu.level(), &x, s.key_dim, &mut out)
+                .map_err(|e| at.not_finite("delta net q, k", e))?;
+            Ok::<_, ModelError>(out)
+        };
+        let (mut q, k) = (unit(part(0, keys))?, unit(part(keys, keys))?);
+        let root = (s.key_dim as f64).sqrt() as f32;
+        q.iter_mut().for_each(|q| *q /= root);
+        Ok((q, k, part(2 * keys, values)))
+    }
+
+    /// a `[tokens, value_heads]` to the decays of the memory.
+    fn decays(&self, a: &[bf16]) -> Vec<f32> {
+        let heads = self.a_log.iter().zip(&self.dt_bias).cycle();
+        a.iter().zip(heads).map(|(a, (a_log, bias))| decay(*a_log, widen(*a), *bias)).collect()
+    }
+
     /// `y = store(((o*r)*w) * silu(z))` per value head.
     fn gated_norm(
         &self,
@@ -123,7 +133,8 @@ impl DeltaNetLayer {
         let level = at.cpu.level();
         let mut y = vec![bf16::ZERO; o.len()];
         let width = self.net.shape.value_heads * n;
-        at.each_row(o, &mut y, width, |t, o, y| {
+        at.each_row(&mut y, width, |t, y| {
+            let o = &o[t * width..][..width];
             let mut gate: Vec<f32> = z[t * width..][..width].iter().map(|v| widen(*v)).collect();
             silu32_slice(level, &mut gate);
             for ((o, y), gate) in o.chunks(n).zip(y.chunks_mut(n)).zip(gate.chunks(n)) {

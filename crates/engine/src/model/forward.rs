@@ -1,17 +1,14 @@
 //! The forward pass, in the order of NUMERICS.md.
 
 use half::bf16;
-use numerics::Cpu;
 use numerics::op::linear::{Output, Prepared};
-use numerics::op::rope::{Angles, inverse_frequencies};
-use store::checkpoint::Checkpoint;
+use numerics::op::rope::Angles;
 
-use super::config::Description;
 use super::error::ModelError;
-use super::load::{FeedForwardLayer, Layer, Loader, MixerLayer};
+use super::load::{FeedForwardLayer, Layer, MixerLayer};
+use super::network::Model;
 use super::rows::{Place, Projection, add};
 use super::state::{LayerState, State};
-use super::weight::Weight;
 use crate::counters::PhaseCounters;
 use crate::index::{LayerIdx, TokenId};
 
@@ -26,59 +23,7 @@ pub enum Logits {
     All,
 }
 
-/// A model that is ready to run; it holds no sequence.
-pub struct Model {
-    description: Description,
-    fingerprint: String,
-    cpu: Cpu,
-    embedding: Weight,
-    layers: Vec<Layer>,
-    norm: Vec<f32>,
-    head: Weight,
-    frequencies: Vec<f32>,
-}
-
 impl Model {
-    /// Finds every tensor that the description needs; reads only the small ones.
-    ///
-    /// # Errors
-    /// A config that is not computable here; a tensor that is absent or of another shape.
-    pub fn load(checkpoint: &Checkpoint, cpu: Cpu) -> Result<Model, ModelError> {
-        let d = Description::parse(checkpoint.text_config())?;
-        let loader = Loader { from: checkpoint, d: &d };
-        let embedding = Weight::load(checkpoint, "model.embed_tokens.weight", d.vocab, d.hidden)?;
-        let head = match checkpoint.find("lm_head.weight") {
-            None if d.tied => embedding.clone(),
-            _ => Weight::load(checkpoint, "lm_head.weight", d.vocab, d.hidden)?,
-        };
-        let layers = (0..d.layers.len()).map(|i| loader.layer(LayerIdx(i)));
-        Ok(Model {
-            embedding,
-            layers: layers.collect::<Result<_, _>>()?,
-            norm: loader.norm("model.norm.weight", d.hidden)?,
-            head,
-            frequencies: inverse_frequencies(d.theta, d.rotated),
-            fingerprint: checkpoint.sha256_fingerprint(),
-            description: d,
-            cpu,
-        })
-    }
-
-    /// What the model is.
-    pub fn description(&self) -> &Description {
-        &self.description
-    }
-
-    /// Identifies the checkpoint (see `Checkpoint::sha256_fingerprint`).
-    pub fn fingerprint(&self) -> &str {
-        &self.fingerprint
-    }
-
-    /// The processor that it runs on.
-    pub fn cpu(&self) -> &Cpu {
-        &self.cpu
-    }
-
     /// Runs a chunk of a sequence through all layers.
     ///
     /// Shapes: the result is `[positions asked for, vocab]`. However a sequence is cut into
@@ -113,18 +58,6 @@ impl Model {
             counters.passes += 1;
             self.logits(h, logits, counters)
         })
-    }
-
-    fn check(&self, state: &State, ids: &[TokenId]) -> Result<(), ModelError> {
-        let (vocab, limit) = (self.description.vocab, self.description.positions_max);
-        if ids.is_empty() {
-            return Err(ModelError::EmptyPrompt);
-        }
-        if let Some(token) = ids.iter().find(|id| id.0 as usize >= vocab) {
-            return Err(ModelError::Token { token: *token, vocab });
-        }
-        let needed = state.positions + ids.len();
-        if needed > limit { Err(ModelError::TooLong { needed, limit }) } else { Ok(()) }
     }
 
     fn layer(

@@ -49,8 +49,17 @@ impl<'a> Fields<'a> {
 
     /// A flag with its default.
     pub(super) fn flag(&self, field: &'static str, default: bool) -> Result<bool, ConfigError> {
-        let Some((field, value)) = self.find(&[field]) else { return Ok(default) };
-        value.as_bool().ok_or_else(|| bad(field, value, "true or false"))
+        Ok(self.optional_flag(field)?.unwrap_or(default))
+    }
+
+    /// A flag that has no safe default.
+    pub(super) fn required_flag(&self, field: &'static str) -> Result<bool, ConfigError> {
+        self.optional_flag(field)?.ok_or_else(|| self.missing(field))
+    }
+
+    fn optional_flag(&self, field: &'static str) -> Result<Option<bool>, ConfigError> {
+        let Some((field, value)) = self.find(&[field]) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| bad(field, value, "true or false"))
     }
 
     /// Refuses every value of a field but the ones the engine computes.

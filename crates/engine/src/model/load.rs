@@ -7,7 +7,8 @@ use super::attention::Attention;
 use super::config::{DeltaNet, Description, FeedForward, Mixer};
 use super::delta_net::DeltaNetLayer;
 use super::error::ModelError;
-use super::experts::{ExpertWeights, Experts, Mlp, SharedExpert};
+use super::experts::{Experts, SharedExpert};
+use super::mlp::Mlp;
 use super::weight::{Weight, vector};
 use crate::index::LayerIdx;
 
@@ -133,7 +134,7 @@ impl Loader<'_> {
     }
 
     /// Routed experts, fused or one tensor each.
-    fn routed(&self, p: &str) -> Result<Vec<ExpertWeights>, ModelError> {
+    fn routed(&self, p: &str) -> Result<Vec<Mlp>, ModelError> {
         let (moe, hidden) = (self.d.moe, self.d.hidden);
         let fused = format!("{p}experts.gate_up_proj");
         if self.from.find(&fused).is_none() {

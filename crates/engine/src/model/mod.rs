@@ -8,6 +8,9 @@ mod experts;
 mod forward;
 mod json;
 mod load;
+mod mlp;
+mod network;
+mod routing;
 mod rows;
 mod saved;
 mod state;
@@ -15,5 +18,6 @@ mod weight;
 
 pub use config::{DeltaNet, Description, Family, FeedForward, Mixer, Moe, known_families};
 pub use error::{ConfigError, ModelError, StateError};
-pub use forward::{Logits, Model};
+pub use forward::Logits;
+pub use network::Model;
 pub use state::State;

@@ -79,31 +79,30 @@ impl Place<'_> {
         let n = weight.len();
         let mut y = vec![bf16::ZERO; x.len()];
         let level = self.cpu.level();
-        self.each_row(x, &mut y, n, |_, x, y| rms_norm(level, x, weight, eps, y))
+        self.each_row(&mut y, n, |row, y| rms_norm(level, &x[row * n..][..n], weight, eps, y))
             .map_err(|at| self.not_finite(part, at))?;
         Ok(y)
     }
 
-    /// Runs `work(row, x, y)` for rows of `n` values, on several threads where it pays.
+    /// Runs `work(row, y)` for output rows of `n` values, on several threads where it pays.
     pub(super) fn each_row(
         &self,
-        x: &[bf16],
         y: &mut [bf16],
         n: usize,
-        work: impl Fn(usize, &[bf16], &mut [bf16]) -> Result<(), NonFinite> + Sync,
+        work: impl Fn(usize, &mut [bf16]) -> Result<(), NonFinite> + Sync,
     ) -> Result<(), NonFinite> {
-        let mut rows: Vec<_> = (x.chunks(n).zip(y.chunks_mut(n)).enumerate())
-            .map(|(row, (x, y))| (row, x, y, Ok(())))
-            .collect();
-        let run = |(row, x, y, done): &mut (usize, &[bf16], &mut [bf16], Result<_, NonFinite>)| {
-            *done = work(*row, x, y).map_err(|at| NonFinite { token: *row, ..at });
+        let few = y.len() < 1 << 15;
+        let mut rows: Vec<_> =
+            y.chunks_mut(n).enumerate().map(|(row, y)| (row, y, Ok(()))).collect();
+        let run = |(row, y, done): &mut (usize, &mut [bf16], Result<(), NonFinite>)| {
+            *done = work(*row, y).map_err(|at| NonFinite { token: *row, ..at });
         };
-        if x.len() < 1 << 15 {
+        if few {
             rows.iter_mut().for_each(run);
         } else {
             self.cpu.each_mut(&mut rows, run);
         }
-        rows.into_iter().try_for_each(|r| r.3)
+        rows.into_iter().try_for_each(|r| r.2)
     }
 }
 

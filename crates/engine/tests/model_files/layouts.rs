@@ -167,6 +167,25 @@ fn a_tied_model_needs_no_head_and_an_untied_one_does() {
     }
 }
 
+#[test]
+fn a_wrapped_model_may_be_tied_outside() {
+    let mut folder = Folder::read("qwen3_5_moe-text");
+    let embedding = folder.tensor("model.embed_tokens.weight").clone();
+    folder.tensors.insert("lm_head.weight".into(), embedding);
+    let copied = folder.run().expect("runs");
+    folder.take("lm_head.weight");
+    let text = folder.config.clone();
+    assert_eq!(text["tie_word_embeddings"], false);
+    let mut with = |tied| {
+        let config = json!({"text_config": text, "tie_word_embeddings": tied});
+        folder.config = config;
+        folder.run()
+    };
+    assert_eq!(with(json!(true)), Ok(copied));
+    super::folder::refused(with(json!(false)), &["no tensor lm_head.weight"]);
+    super::folder::refused(with(json!("true")), &["tie_word_embeddings is \"true\""]);
+}
+
 /// The prompt in one piece equals the prompt token by token from a file of another layout.
 #[test]
 fn the_layout_and_the_chunks_are_independent() {

@@ -92,7 +92,7 @@ mod tests {
     fn integers_decide_like_the_guess_where_both_can() {
         for (theta, rot) in [(1e7, 64u32), (1e4, 128), (1e6, 96), (500_000.0, 6)] {
             for i in 1..rot / 2 {
-                let exact = theta.powf(-2.0 * f64::from(i) / f64::from(rot));
+                let exact = f64::powf(theta, -2.0 * f64::from(i) / f64::from(rot));
                 assert!(is_below(exact * (1.0 - 1e-12), theta, i, rot));
                 assert!(!is_below(exact * (1.0 + 1e-12), theta, i, rot));
             }

@@ -95,7 +95,7 @@ impl Findings {
     /// # Errors
     /// A file of it cannot be read.
     pub fn of(checkpoint: &Checkpoint) -> Result<(Findings, Option<ModelError>)> {
-        let description = Description::parse(checkpoint.text_config()).ok();
+        let description = Description::of(checkpoint).ok();
         let cpu = Cpu::new(SimdLevel::detect(), 1)?;
         let problem = Model::load(checkpoint, cpu).err();
         let sizes = checkpoint.part_sizes();

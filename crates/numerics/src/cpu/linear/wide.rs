@@ -159,8 +159,9 @@ fn narrow<L: Lanes, const R: usize, const C: usize>(
 /// Additions that a product passes through in `dot` and in `narrow`.
 #[inline(always)]
 pub(crate) fn roundings<L: Lanes>(k: usize) -> usize {
-    // At most two additions of a chain for each block, a tree of four, a tree over the lanes.
-    2 * k.div_ceil(L::BLOCK) + 2 + L::DEPTH
+    // At most two additions of a chain for each block, a tree of four, a tree over the lanes,
+    // a ragged end.
+    2 * k.div_ceil(L::BLOCK) + 3 + L::DEPTH
 }
 
 /// f64 dot products of a bf16 row with `C` operands in quarters.
@@ -219,28 +220,83 @@ unsafe fn add_quarters<L: Lanes, const C: usize>(
 pub(super) fn rows_to_f32<L: Lanes>(task: &Task<'_>, weights: &[bf16]) -> Result<(), NonFinite> {
     let k = task.job.weights.cols();
     let tokens = task.token_count();
-    for row in task.rows.clone() {
-        let w = &weights[row * k..][..k];
-        let largest = f64::from(largest::<L>(w));
-        let mut t = 0;
-        while t < tokens {
+    let row = |row: usize| &weights[row * k..][..k];
+    let mut next = task.rows.start;
+    if tokens == 1 && task.job.input.has_few() {
+        while next + 1 < task.rows.end {
+            let source = task.source(0);
+            let sums = pair::<L>([row(next), row(next + 1)], task.job.input.wide(source));
+            for (r, y) in sums.into_iter().enumerate() {
+                put_f32::<L>(task, row(next + r), next + r, 0, y)?;
+            }
+            next += 2;
+        }
+    }
+    for r in next..task.rows.end {
+        for t in (0..tokens).step_by(TOGETHER) {
             let count = (tokens - t).min(TOGETHER);
-            let mut list = [0u32; TOGETHER];
-            for (i, token) in list.iter_mut().enumerate() {
-                *token = (t + i) as u32;
-            }
-            let sums = sums::<L>(task, w, &list[..count]);
+            let list: [u32; TOGETHER] = std::array::from_fn(|i| (t + i) as u32);
+            let sums = sums::<L>(task, row(r), &list[..count]);
             for (i, y) in sums.into_iter().take(count).enumerate() {
-                let absolute = largest * task.job.input.total(task.source(t + i));
-                match decide_f32(y, wide_bound(roundings::<L>(k), absolute)) {
-                    Some(v) => task.sink.put_f32(t + i, row, v),
-                    None => task.exact(row, t + i)?,
-                }
+                put_f32::<L>(task, row(r), r, t + i, y)?;
             }
-            t += count;
         }
     }
     Ok(())
+}
+
+/// Decides one f32 output from its f64 sum.
+#[inline(always)]
+fn put_f32<L: Lanes>(
+    task: &Task<'_>,
+    w: &[bf16],
+    row: usize,
+    t: usize,
+    y: f64,
+) -> Result<(), NonFinite> {
+    let absolute = f64::from(largest::<L>(w)) * task.job.input.total(task.source(t));
+    match decide_f32(y, wide_bound(roundings::<L>(w.len()), absolute)) {
+        Some(v) => task.sink.put_f32(t, row, v),
+        None => task.exact(row, t)?,
+    }
+    Ok(())
+}
+
+/// f64 dot products of two bf16 rows with one operand in quarters: f64 inputs are four times the
+/// bytes of the weights, so two rows share each load.
+#[inline(always)]
+fn pair<L: Lanes>(w: [&[bf16]; 2], x: &[f64]) -> [f64; 2] {
+    let k = w[0].len();
+    let whole = k / L::BLOCK;
+    assert!(w[1].len() == k && x.len() >= whole * L::BLOCK);
+    let mut sums = [[L::zero64(); 4]; 2];
+    for b in 0..whole {
+        let at = b * L::BLOCK;
+        for r in 0..2 {
+            prefetch(w[r].as_ptr().wrapping_add(at + AHEAD));
+        }
+        // SAFETY: block b lies inside both rows and, as asserted, inside the operand.
+        unsafe {
+            let x = x.as_ptr().add(at);
+            let [p, q] = [L::packed(w[0].as_ptr().add(at)), L::packed(w[1].as_ptr().add(at))];
+            let (p, q) = (L::quarters(p), L::quarters(q));
+            for j in 0..4 {
+                let v = L::load64(x.add(j * L::WIDTH / 2));
+                sums[0][j] = L::fma64(p[j], v, sums[0][j]);
+                sums[1][j] = L::fma64(q[j], v, sums[1][j]);
+            }
+        }
+    }
+    let mut out = [0.0f64; 2];
+    for r in 0..2 {
+        let [a, b, c, d] = sums[r];
+        out[r] = L::sum64(L::add64(L::add64(a, b), L::add64(c, d)));
+        let rest = whole * L::BLOCK;
+        if rest < k {
+            out[r] += dot::<L, 1>(&w[r][rest..], [&x[rest..]])[0];
+        }
+    }
+    out
 }
 
 /// The largest magnitude of a row.

@@ -1,0 +1,80 @@
+//! A model that is ready to run: its description, its weights and the processor.
+
+use numerics::Cpu;
+use numerics::op::rope::inverse_frequencies;
+use store::checkpoint::Checkpoint;
+
+use super::config::Description;
+use super::error::ModelError;
+use super::load::{Layer, Loader};
+use super::state::State;
+use super::weight::Weight;
+use crate::index::{LayerIdx, TokenId};
+
+/// A model that is ready to run; it holds no sequence.
+pub struct Model {
+    pub(super) description: Description,
+    fingerprint: String,
+    pub(super) cpu: Cpu,
+    pub(super) embedding: Weight,
+    pub(super) layers: Vec<Layer>,
+    pub(super) norm: Vec<f32>,
+    pub(super) head: Weight,
+    /// Of the rotary embedding, `[rotated / 2]`.
+    pub(super) frequencies: Vec<f32>,
+}
+
+impl Model {
+    /// Finds every tensor that the description needs; reads only the small ones.
+    ///
+    /// # Errors
+    /// A config that is not computable here; a tensor that is absent or of another shape.
+    pub fn load(checkpoint: &Checkpoint, cpu: Cpu) -> Result<Model, ModelError> {
+        let d = Description::of(checkpoint)?;
+        let loader = Loader { from: checkpoint, d: &d };
+        let embedding = Weight::load(checkpoint, "model.embed_tokens.weight", d.vocab, d.hidden)?;
+        let head = match checkpoint.find("lm_head.weight") {
+            None if d.tied => embedding.clone(),
+            _ => Weight::load(checkpoint, "lm_head.weight", d.vocab, d.hidden)?,
+        };
+        let layers = (0..d.layers.len()).map(|i| loader.layer(LayerIdx(i)));
+        Ok(Model {
+            embedding,
+            layers: layers.collect::<Result<_, _>>()?,
+            norm: loader.norm("model.norm.weight", d.hidden)?,
+            head,
+            frequencies: inverse_frequencies(d.theta, d.rotated),
+            fingerprint: checkpoint.sha256_fingerprint(),
+            description: d,
+            cpu,
+        })
+    }
+
+    /// What the model is.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// Identifies the checkpoint (see `Checkpoint::sha256_fingerprint`).
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// The processor that it runs on.
+    pub fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    /// Refuses a chunk that the model cannot take after `state`.
+    pub(super) fn check(&self, state: &State, ids: &[TokenId]) -> Result<(), ModelError> {
+        let (vocab, limit) = (self.description.vocab, self.description.positions_max);
+        if ids.is_empty() {
+            return Err(ModelError::EmptyPrompt);
+        }
+        if let Some(token) = ids.iter().find(|id| id.0 as usize >= vocab) {
+            return Err(ModelError::Token { token: *token, vocab });
+        }
+        let needed = state.positions + ids.len();
+        if needed > limit { Err(ModelError::TooLong { needed, limit }) } else { Ok(()) }
+    }
+}
