@@ -1,8 +1,87 @@
-//! The stage that is always right: a fixed-point accumulator wide enough for any f32 product.
+//! The stage that is always right: f64 where it can be shown to be exact, else a fixed-point
+//! accumulator wide enough for any f32 product.
+//!
+//! Exact ties are common where sums of bf16 products are rounded to f32: such a sum has only a few
+//! bits more than 24. But then it also fits the 53 bits of an f64: if every product is a multiple
+//! of 2^g (its *grid*) and the absolute sum is below 2^(g + 53), no addition rounds, in any order.
 
 use half::bf16;
 
-use crate::round::store;
+use crate::round::{bf16_from_f64, store};
+
+/// The grid of no values at all: nothing rounds.
+const NO_GRID: i32 = 4096;
+
+/// The largest g for which `v` is known to be a multiple of 2^g; v is finite.
+fn grid_of(v: f32) -> i32 {
+    let (mantissa, exponent) = split(v);
+    if mantissa == 0 { NO_GRID } else { exponent + mantissa.trailing_zeros() as i32 }
+}
+
+/// A grid that every bf16 of a vector lies on: the last place of the smallest one.
+#[inline(always)]
+pub(crate) fn grid(values: &[bf16]) -> i32 {
+    // Zero would be the smallest; it lies on every grid.
+    let least = values.iter().fold(u16::MAX, |least, v| {
+        let magnitude = v.to_bits() & 0x7fff;
+        least.min(magnitude.wrapping_sub(1))
+    });
+    match least.wrapping_add(1) {
+        0 => NO_GRID,
+        least => i32::from(least >> 7).max(1) - 127 - 7,
+    }
+}
+
+/// Whether f64 sums of multiples of 2^grid are exact, given a bound of their absolute sum.
+#[inline(always)]
+pub(crate) fn is_exact_in_f64(grid: i32, absolute: f64) -> bool {
+    grid > -1000 && absolute < exp2((grid + 53).min(1023))
+}
+
+/// A sum that has not been rounded yet.
+pub(crate) enum Unrounded {
+    /// No addition rounded.
+    F64(f64),
+    /// Any other.
+    Big(Box<ExactSum>),
+}
+
+impl Unrounded {
+    /// The exact sum of products.
+    pub(crate) fn products(pairs: impl Iterator<Item = (f32, f32)> + Clone) -> Unrounded {
+        let (mut sum, mut absolute, mut grid) = (0.0f64, 0.0f64, NO_GRID);
+        for (a, b) in pairs.clone() {
+            let p = f64::from(a) * f64::from(b);
+            sum += p;
+            absolute += p.abs();
+            grid = grid.min(grid_of(a) + grid_of(b));
+        }
+        // The absolute sum may have rounded down, by less than one part in 2^20. Infinities and
+        // not-a-number fail the comparison.
+        if is_exact_in_f64(grid, absolute * (1.0 + 1.0 / (1 << 20) as f64)) {
+            return Unrounded::F64(sum);
+        }
+        let mut big = ExactSum::new();
+        pairs.for_each(|(a, b)| big.add_product(a, b));
+        Unrounded::Big(Box::new(big))
+    }
+
+    /// Rounded to f32, or `None` if it is not finite.
+    pub(crate) fn to_f32(&self) -> Option<f32> {
+        match self {
+            Unrounded::F64(v) => Some(*v as f32).filter(|v| v.is_finite()),
+            Unrounded::Big(sum) => sum.to_f32(),
+        }
+    }
+
+    /// Rounded to bf16, or `None` if it is not finite.
+    pub(crate) fn to_bf16(&self) -> Option<bf16> {
+        match self {
+            Unrounded::F64(v) => Some(bf16_from_f64(*v)).filter(|v| v.is_finite()),
+            Unrounded::Big(sum) => sum.to_bf16(),
+        }
+    }
+}
 
 /// Slots of 32 bits: products of f32 span 2^-298 to 2^256, and sums of 2^31 of them need 31 more.
 const SLOTS: usize = 20;

@@ -21,12 +21,12 @@ pub(super) struct Layer {
 }
 
 pub(super) enum MixerLayer {
-    Attention(Attention),
+    Attention(Box<Attention>),
     DeltaNet(Box<DeltaNetLayer>),
 }
 
 pub(super) enum FeedForwardLayer {
-    Moe(Experts),
+    Moe(Box<Experts>),
     Dense(Mlp),
 }
 
@@ -42,21 +42,27 @@ impl Loader<'_> {
         let (mixer, feed_forward) = self.d.layers[index.0];
         Ok(Layer {
             input_norm: self.norm(&format!("{p}input_layernorm.weight"), self.d.hidden)?,
-            mixer: match mixer {
-                Mixer::Attention => {
-                    MixerLayer::Attention(self.attention(&format!("{p}self_attn."))?)
-                }
-                Mixer::DeltaNet => {
-                    MixerLayer::DeltaNet(Box::new(self.delta_net(&format!("{p}linear_attn."))?))
-                }
-            },
+            mixer: self.mixer(&p, mixer)?,
             post_norm: self.norm(&format!("{p}post_attention_layernorm.weight"), self.d.hidden)?,
-            feed_forward: match feed_forward {
-                FeedForward::Moe => FeedForwardLayer::Moe(self.experts(&format!("{p}mlp."))?),
-                FeedForward::Dense(width) => {
-                    FeedForwardLayer::Dense(self.mlp(&format!("{p}mlp."), width)?)
-                }
-            },
+            feed_forward: self.feed_forward(&format!("{p}mlp."), feed_forward)?,
+        })
+    }
+
+    fn mixer(&self, p: &str, kind: Mixer) -> Result<MixerLayer, ModelError> {
+        Ok(match kind {
+            Mixer::Attention => {
+                MixerLayer::Attention(Box::new(self.attention(&format!("{p}self_attn."))?))
+            }
+            Mixer::DeltaNet => {
+                MixerLayer::DeltaNet(Box::new(self.delta_net(&format!("{p}linear_attn."))?))
+            }
+        })
+    }
+
+    fn feed_forward(&self, p: &str, kind: FeedForward) -> Result<FeedForwardLayer, ModelError> {
+        Ok(match kind {
+            FeedForward::Moe => FeedForwardLayer::Moe(Box::new(self.experts(p)?)),
+            FeedForward::Dense(width) => FeedForwardLayer::Dense(self.mlp(p, width)?),
         })
     }
 

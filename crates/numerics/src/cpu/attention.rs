@@ -7,7 +7,7 @@ use super::{Cpu, SimdLevel, for_level};
 use crate::NonFinite;
 use crate::bound::{decide_bf16, decide_f32, wide_bound};
 use crate::cpu::lanes::{Lanes, wide_operand};
-use crate::exact::ExactSum;
+use crate::exact::{Unrounded, grid, is_exact_in_f64};
 use crate::op::attention::{Head, KeyValues, soften};
 use crate::round::widen;
 
@@ -124,10 +124,15 @@ fn scores<L: Lanes>(
         };
         let norm = f64::from(task.head.key_norms[j]);
         for i in 0..count {
-            let bound = wide_bound(wide_roundings::<L>(stride), queries[i].norm * norm);
-            let decided = decide_f32(sums[i], bound).or_else(|| {
-                let q = &task.q[(first + i) * dim..][..dim];
-                exact(q.iter().map(|v| widen(*v)).zip(key.iter().map(|v| widen(*v)))).to_f32()
+            let absolute = queries[i].norm * norm;
+            let decided = if is_exact_in_f64(queries[i].grid + task.head.key_grids[j], absolute) {
+                Some(sums[i] as f32)
+            } else {
+                decide_f32(sums[i], wide_bound(wide_roundings::<L>(stride), absolute))
+            };
+            let decided = decided.or_else(|| {
+                let q = task.q[(first + i) * dim..][..dim].iter().map(|v| widen(*v));
+                Unrounded::products(q.zip(key.iter().map(|v| widen(*v)))).to_f32()
             });
             let failed = NonFinite { row: task.first_head + first + i, token: task.token };
             t[i * task.seen + j] = decided.ok_or(failed)? * task.scale;
@@ -136,10 +141,11 @@ fn scores<L: Lanes>(
     Ok(())
 }
 
-/// A query in quarters, with its Euclidean length from above.
+/// A query in quarters, with its Euclidean length from above and its grid.
 struct Query {
     wide: Vec<f64>,
     norm: f64,
+    grid: i32,
 }
 
 impl Query {
@@ -153,7 +159,7 @@ impl Query {
             wide[block * L::BLOCK + quarter] = wide_operand(widen(*v));
             square += f64::from(widen(*v)) * f64::from(widen(*v));
         }
-        Query { wide, norm: square.sqrt() * 1.000_001 }
+        Query { wide, norm: square.sqrt() * 1.000_001, grid: grid(q) }
     }
 }
 
@@ -180,7 +186,7 @@ fn outputs<L: Lanes, const C: usize>(
                 let decided = decide_bf16(y, bound).or_else(|| {
                     let values = task.head.values[start + i..].iter().step_by(stride);
                     let a = a[c * seen..][..seen].iter().copied();
-                    exact(a.zip(values.map(|v| widen(*v)))).to_bf16()
+                    Unrounded::products(a.zip(values.map(|v| widen(*v)))).to_bf16()
                 });
                 let failed = NonFinite { row: task.first_head + first + c, token: task.token };
                 task.out[(first + c) * dim + start + i] = decided.ok_or(failed)?;
@@ -220,10 +226,4 @@ fn columns<L: Lanes, const C: usize>(
         }
     }
     out
-}
-
-fn exact(products: impl Iterator<Item = (f32, f32)>) -> ExactSum {
-    let mut sum = ExactSum::new();
-    products.for_each(|(a, b)| sum.add_product(a, b));
-    sum
 }

@@ -7,7 +7,7 @@ use super::{Cpu, for_level};
 use crate::NonFinite;
 use crate::bound::{decide_bf16, decide_f32, wide_bound};
 use crate::cpu::lanes::Lanes;
-use crate::exact::ExactSum;
+use crate::exact::Unrounded;
 use crate::op::delta_rule::{DeltaInputs, DeltaShape};
 use crate::round::widen;
 
@@ -172,8 +172,6 @@ fn sweep<L: Lanes>(
     (y, total)
 }
 
-fn exact(state: &[f32], with: &[f32]) -> ExactSum {
-    let mut sum = ExactSum::new();
-    state.iter().zip(with).for_each(|(s, w)| sum.add_product(*s, *w));
-    sum
+fn exact(state: &[f32], with: &[f32]) -> Unrounded {
+    Unrounded::products(state.iter().copied().zip(with.iter().copied()))
 }

@@ -29,6 +29,8 @@ pub(crate) struct Head {
     /// Per position an upper bound of |k| (Euclid) and of max |v|.
     pub(crate) key_norms: Vec<f32>,
     pub(crate) value_peaks: Vec<f32>,
+    /// Per position the grid of its key.
+    pub(crate) key_grids: Vec<i32>,
 }
 
 impl KeyValues {
@@ -94,6 +96,7 @@ impl Head {
         let wide = |v: &bf16| f64::from(crate::round::widen(*v));
         let square: f64 = k.iter().map(|v| wide(v) * wide(v)).sum();
         self.key_norms.push((square.sqrt() * 1.000_001) as f32);
+        self.key_grids.push(crate::exact::grid(k));
         self.value_peaks.push(v.iter().fold(0.0, |m, v| wide(v).abs().max(m)) as f32);
         for (rows, new) in [(&mut self.keys, k), (&mut self.values, v)] {
             let end = rows.len() + stride;

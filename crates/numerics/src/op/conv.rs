@@ -5,7 +5,7 @@ use half::bf16;
 use crate::bound::{decide_f32, wide_bound};
 use crate::cpu::lanes::Lanes;
 use crate::elementary::silu32_slice;
-use crate::exact::ExactSum;
+use crate::exact::Unrounded;
 use crate::round::{store_into, widen};
 use crate::{Cpu, NonFinite, SimdLevel};
 
@@ -128,10 +128,9 @@ fn window<L: Lanes>(at: &Window<'_>) -> ([f64; CHUNK], [f64; CHUNK]) {
 }
 
 fn exact(at: &Window<'_>, i: usize) -> Result<f32, NonFinite> {
-    let mut sum = ExactSum::new();
-    for tap in 0..at.taps.count() {
+    let pairs = (0..at.taps.count()).map(|tap| {
         let (weights, inputs) = at.tap(tap);
-        sum.add_product(weights[i], widen(inputs[i]));
-    }
-    sum.to_f32().ok_or(NonFinite { row: at.start + i, token: at.t })
+        (weights[i], widen(inputs[i]))
+    });
+    Unrounded::products(pairs).to_f32().ok_or(NonFinite { row: at.start + i, token: at.t })
 }

@@ -3,7 +3,8 @@
 use half::bf16;
 
 use crate::cpu::{Cpu, linear as kernel};
-use crate::exact::ExactSum;
+use crate::exact::Unrounded;
+use crate::round::widen;
 use crate::{NonFinite, SimdLevel};
 
 pub use crate::cpu::linear::Prepared;
@@ -127,19 +128,10 @@ pub fn linear(cpu: &Cpu, jobs: &mut [Job<'_>]) -> Result<(), JobError> {
 }
 
 /// The stage that is always right, for one output.
-pub(crate) fn exact_dot(weights: Elements<'_>, input: &[bf16]) -> ExactSum {
-    let mut sum = ExactSum::new();
+pub(crate) fn exact_dot(weights: Elements<'_>, input: &[bf16]) -> Unrounded {
+    let input = input.iter().map(|x| widen(*x));
     match weights {
-        Elements::Bf16(w) => {
-            for (w, x) in w.iter().zip(input) {
-                sum.add_product(crate::round::widen(*w), crate::round::widen(*x));
-            }
-        }
-        Elements::F32(w) => {
-            for (w, x) in w.iter().zip(input) {
-                sum.add_product(*w, crate::round::widen(*x));
-            }
-        }
+        Elements::Bf16(w) => Unrounded::products(w.iter().map(|w| widen(*w)).zip(input)),
+        Elements::F32(w) => Unrounded::products(w.iter().copied().zip(input)),
     }
-    sum
 }

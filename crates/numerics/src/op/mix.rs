@@ -4,7 +4,7 @@ use half::bf16;
 
 use crate::bound::{decide_bf16, wide_bound};
 use crate::cpu::lanes::Lanes;
-use crate::exact::ExactSum;
+use crate::exact::Unrounded;
 use crate::round::widen;
 use crate::{NonFinite, SimdLevel};
 
@@ -61,9 +61,6 @@ fn chunk<L: Lanes>(terms: &[Term<'_>], c: usize) -> Sums {
 }
 
 fn exact(terms: &[Term<'_>], channel: usize) -> Result<bf16, NonFinite> {
-    let mut sum = ExactSum::new();
-    for term in terms {
-        sum.add_product(term.weight, widen(term.output[channel]));
-    }
-    sum.to_bf16().ok_or(NonFinite { row: channel, token: 0 })
+    let pairs = terms.iter().map(|term| (term.weight, widen(term.output[channel])));
+    Unrounded::products(pairs).to_bf16().ok_or(NonFinite { row: channel, token: 0 })
 }

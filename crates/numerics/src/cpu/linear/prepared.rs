@@ -5,6 +5,7 @@ use half::bf16;
 use super::super::{Cpu, SimdLevel, for_level};
 use super::{fast, tile};
 use crate::cpu::lanes::{Lanes, wide_operand};
+use crate::exact::grid;
 use crate::round::widen;
 
 /// Tokens up to which the layouts of single-token products are made.
@@ -29,6 +30,8 @@ pub struct Prepared {
     spread: Vec<f32>,
     /// Per token `S |x|`.
     total: Vec<f64>,
+    /// Per token the grid of its values.
+    grids: Vec<i32>,
 }
 
 impl Prepared {
@@ -53,7 +56,9 @@ impl Prepared {
             wide: vec![0.0; few],
             spread: vec![0.0; tokens],
             total: vec![0.0; tokens],
+            grids: Vec::new(),
         };
+        p.grids = p.raw.chunks(width).map(grid).collect();
         p.fill(cpu);
         p
     }
@@ -126,6 +131,10 @@ impl Prepared {
 
     pub(super) fn spread(&self, token: usize) -> f32 {
         self.spread[token]
+    }
+
+    pub(super) fn grid(&self, token: usize) -> i32 {
+        self.grids[token]
     }
 
     pub(super) fn total(&self, token: usize) -> f64 {

@@ -7,7 +7,8 @@ use super::{Sink, Task};
 use crate::bound::{U32, decide_bf16, decide_f32, wide_bound};
 use crate::cpu::for_level;
 use crate::cpu::lanes::{Lanes, prefetch};
-use crate::round::widen;
+use crate::exact::{grid, is_exact_in_f64};
+use crate::round::{bf16_from_f64, widen};
 use crate::{NonFinite, SimdLevel};
 
 /// Tokens that share the widening of a row.
@@ -57,6 +58,9 @@ fn settle_rows<L: Lanes>(
                 let absolute = f64::from(d.bound) / f64::from(U32);
                 match decide_bf16(y, wide_bound(roundings::<L>(k), absolute)) {
                     Some(v) => task.sink.put_bf16(token, d.row, v),
+                    None if is_exact(task, &weights[d.row * k..][..k], token, absolute) => {
+                        task.sink.put_bf16(token, d.row, bf16_from_f64(y));
+                    }
                     None => task.exact(d.row, token)?,
                 }
             }
@@ -257,9 +261,17 @@ fn put_f32<L: Lanes>(
     let absolute = f64::from(largest::<L>(w)) * task.job.input.total(task.source(t));
     match decide_f32(y, wide_bound(roundings::<L>(w.len()), absolute)) {
         Some(v) => task.sink.put_f32(t, row, v),
+        // Most often a tie of a sum that is short enough to be exact.
+        None if is_exact(task, w, t, absolute) => task.sink.put_f32(t, row, y as f32),
         None => task.exact(row, t)?,
     }
     Ok(())
+}
+
+/// Whether no addition of this output's f64 sum rounded.
+#[inline(always)]
+fn is_exact(task: &Task<'_>, w: &[bf16], t: usize, absolute: f64) -> bool {
+    is_exact_in_f64(grid(w) + task.job.input.grid(task.source(t)), absolute)
 }
 
 /// f64 dot products of two bf16 rows with one operand in quarters: f64 inputs are four times the
