@@ -27,7 +27,7 @@ pub(super) enum MixerLayer {
 
 pub(super) enum FeedForwardLayer {
     Moe(Box<Experts>),
-    Dense(Mlp),
+    Dense(Box<Mlp>),
 }
 
 /// Reads tensors for a description.
@@ -62,7 +62,7 @@ impl Loader<'_> {
     fn feed_forward(&self, p: &str, kind: FeedForward) -> Result<FeedForwardLayer, ModelError> {
         Ok(match kind {
             FeedForward::Moe => FeedForwardLayer::Moe(Box::new(self.experts(p)?)),
-            FeedForward::Dense(width) => FeedForwardLayer::Dense(self.mlp(p, width)?),
+            FeedForward::Dense(width) => FeedForwardLayer::Dense(Box::new(self.mlp(p, width)?)),
         })
     }
 

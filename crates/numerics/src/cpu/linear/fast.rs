@@ -20,7 +20,7 @@ pub(super) const UNIT: f32 = U32 * (1.0 + 1.0 / 256.0);
 pub(super) const FLOOR: f32 = f32::from_bits(1 << 17);
 
 /// Blocks that the one-token path takes per step, each into its own pair of sums.
-const UNROLL: usize = 4;
+const UNROLL: usize = 2;
 
 /// Weights in a cache line.
 const LINE: usize = 32;
@@ -61,105 +61,135 @@ impl Rows<'_> {
     }
 }
 
-/// One token: a row at a time, sum and bound together.
+/// One token: two rows at a time, sums and bounds together.
 #[inline(always)]
 pub(super) fn direct_rows<L: Lanes>(task: &Task<'_>, weights: &[bf16]) -> Result<(), NonFinite> {
-    let input = task.job.input;
-    let source = task.source(0);
-    let (x, c) = (input.narrow(source), input.weighted(source));
     let all = Rows { weights, k: task.job.weights.cols() };
-    let level = input.level();
-    let mut doubts = Vec::with_capacity(1);
-    for row in task.rows.clone() {
-        let (y, bound) = direct::<L>(&all, row, x, c);
-        match settled(y, bound) {
-            Some(v) => task.sink.put_bf16(0, row, v),
-            None => {
-                doubts.push(Doubt { row, token: 0, bound });
-                wide::settle_all(level, task, weights, &mut doubts)?;
-            }
+    let mut row = task.rows.start;
+    while row + 1 < task.rows.end {
+        let found = direct::<L, 2>(task, &all, row);
+        for (r, (y, bound)) in found.into_iter().enumerate() {
+            finish(task, weights, row + r, y, bound)?;
         }
+        row += 2;
+    }
+    if row < task.rows.end {
+        let [(y, bound)] = direct::<L, 1>(task, &all, row);
+        finish(task, weights, row, y, bound)?;
     }
     Ok(())
 }
 
-/// The f32 dot product of a row and its error bound.
+/// Stores what is settled and hands on the rest.
 #[inline(always)]
-fn direct<L: Lanes>(all: &Rows<'_>, row: usize, x: &[f32], c: &[f32]) -> (f32, f32) {
-    let w = all.row(row);
-    let whole = all.k / L::BLOCK;
-    let mut sums = [[L::zero(); 2]; UNROLL];
-    let mut bounds = [L::zero(); UNROLL];
-    assert!(x.len() >= whole * L::BLOCK && c.len() == x.len());
-    let mut b = 0;
-    while b + UNROLL <= whole {
-        for line in (0..UNROLL * L::BLOCK).step_by(LINE) {
-            prefetch(w.as_ptr().wrapping_add(b * L::BLOCK + line + AHEAD));
+fn finish(
+    task: &Task<'_>,
+    weights: &[bf16],
+    row: usize,
+    y: f32,
+    bound: f32,
+) -> Result<(), NonFinite> {
+    match settled(y, bound) {
+        Some(v) => {
+            task.sink.put_bf16(0, row, v);
+            Ok(())
         }
-        for u in 0..UNROLL {
-            let at = (b + u) * L::BLOCK;
-            // SAFETY: block b + u lies inside `w`, `x` and `c` (asserted above).
+        None => {
+            let mut doubts = vec![Doubt { row, token: 0, bound }];
+            wide::settle_all(task.job.input.level(), task, weights, &mut doubts)
+        }
+    }
+}
+
+/// Sums of `R` rows: per step `UNROLL` blocks, each with its own pair of chains.
+struct Chains<L: Lanes, const R: usize> {
+    sums: [[[L::F32; 2]; UNROLL]; R],
+    bounds: [[L::F32; UNROLL]; R],
+}
+
+/// The f32 dot products of `R` neighbouring rows with the only token, and their error bounds.
+///
+/// The inputs are more bytes than a row; rows taken together share them.
+#[inline(always)]
+fn direct<L: Lanes, const R: usize>(
+    task: &Task<'_>,
+    all: &Rows<'_>,
+    row: usize,
+) -> [(f32, f32); R] {
+    let input = task.job.input;
+    let source = task.source(0);
+    let (x, c) = (input.narrow(source), input.weighted(source));
+    let whole = all.k / L::BLOCK;
+    assert!(x.len() >= whole * L::BLOCK && c.len() == x.len() / 2);
+    let mut w = [std::ptr::null(); R];
+    for r in 0..R {
+        w[r] = all.row(row + r).as_ptr();
+    }
+    let mut chains =
+        Chains::<L, R> { sums: [[[L::zero(); 2]; UNROLL]; R], bounds: [[L::zero(); UNROLL]; R] };
+    let mut b = 0;
+    while b < whole {
+        if b.is_multiple_of(LINE / L::BLOCK) {
+            for w in w {
+                prefetch(w.wrapping_add(b * L::BLOCK + AHEAD));
+            }
+        }
+        for u in 0..UNROLL.min(whole - b) {
+            // SAFETY: block b + u lies inside each row, `x` and `c` (asserted above).
             unsafe {
-                let p = L::packed(w.as_ptr().add(at));
-                pair::<L>(p, x.as_ptr().add(at), c.as_ptr().add(at), &mut sums[u], &mut bounds[u]);
+                let at = (b + u) * L::BLOCK;
+                let (x, c) = (x.as_ptr().add(at), c.as_ptr().add(at / 2));
+                step::<L, R>(w.map(|w| w.add(at)), x, c, u, &mut chains);
             }
         }
         b += UNROLL;
     }
-    let mut u = 0;
-    while b < whole {
-        let at = b * L::BLOCK;
-        // SAFETY: as above.
-        unsafe {
-            let p = L::packed(w.as_ptr().add(at));
-            pair::<L>(p, x.as_ptr().add(at), c.as_ptr().add(at), &mut sums[u], &mut bounds[u]);
-        }
-        b += 1;
-        u += 1;
-    }
     if x.len() > whole * L::BLOCK {
-        let tail = all.tail::<L>(row);
         let at = whole * L::BLOCK;
-        // SAFETY: the tail is 64 values; `x` and `c` are padded to whole blocks.
+        let mut tails = [[bf16::ZERO; 64]; R];
+        for r in 0..R {
+            tails[r] = all.tail::<L>(row + r);
+            w[r] = tails[r].as_ptr();
+        }
+        // SAFETY: tails are 64 values; `x` and `c` are padded to whole blocks.
         unsafe {
-            let p = L::packed(tail.as_ptr());
-            pair::<L>(p, x.as_ptr().add(at), c.as_ptr().add(at), &mut sums[u], &mut bounds[u]);
+            let (x, c) = (x.as_ptr().add(at), c.as_ptr().add(at / 2));
+            step::<L, R>(w, x, c, whole % UNROLL, &mut chains);
         }
     }
-    let y = pair_tree::<L>(&sums);
-    let [a, b, c, d] = bounds;
-    let bound = L::sum(L::add(L::add(a, b), L::add(c, d)));
-    (y, bound * UNIT + FLOOR)
+    let mut out = [(0.0, 0.0); R];
+    for r in 0..R {
+        let [[a, b], [c, d]] = chains.sums[r];
+        let y = L::sum(L::add(L::add(a, b), L::add(c, d)));
+        let bound = L::sum(L::add(chains.bounds[r][0], chains.bounds[r][1]));
+        out[r] = (y, bound * UNIT + FLOOR);
+    }
+    out
 }
 
-/// The sum of eight vectors and of their lanes, as one tree.
-#[inline(always)]
-fn pair_tree<L: Lanes>(sums: &[[L::F32; 2]; 4]) -> f32 {
-    let [a, b, c, d] = sums;
-    let (a, b) = (L::add(a[0], a[1]), L::add(b[0], b[1]));
-    let (c, d) = (L::add(c[0], c[1]), L::add(d[0], d[1]));
-    L::sum(L::add(L::add(a, b), L::add(c, d)))
-}
-
-/// One block of one row against one token.
+/// One block of `R` rows against one token.
 ///
 /// # Safety
-/// `x` and `c` are valid for a block of f32 values.
+/// A block at each row and at `x`, half a block at `c`.
 #[inline(always)]
-unsafe fn pair<L: Lanes>(
-    p: L::Packed,
+unsafe fn step<L: Lanes, const R: usize>(
+    w: [*const bf16; R],
     x: *const f32,
     c: *const f32,
-    sums: &mut [L::F32; 2],
-    bound: &mut L::F32,
+    u: usize,
+    chains: &mut Chains<L, R>,
 ) {
-    let (even, odd) = (L::even(p), L::odd(p));
-    // SAFETY: the caller's guarantee: two vectors at each pointer.
-    unsafe {
-        sums[0] = L::fma(even, L::load(x), sums[0]);
-        sums[1] = L::fma(odd, L::load(x.add(L::WIDTH)), sums[1]);
-        *bound = L::fma(L::abs(even), L::load(c), *bound);
-        *bound = L::fma(L::abs(odd), L::load(c.add(L::WIDTH)), *bound);
+    // SAFETY: the caller's guarantee.
+    let (first, second, weighted) = unsafe { (L::load(x), L::load(x.add(L::WIDTH)), L::load(c)) };
+    for r in 0..R {
+        // SAFETY: the caller's guarantee.
+        let p = unsafe { L::packed(w[r]) };
+        let (even, odd) = (L::even(p), L::odd(p));
+        let [low, high] = &mut chains.sums[r][u];
+        *low = L::fma(even, first, *low);
+        *high = L::fma(odd, second, *high);
+        let magnitude = L::add(L::abs(even), L::abs(odd));
+        chains.bounds[r][u] = L::fma(magnitude, weighted, chains.bounds[r][u]);
     }
 }
 

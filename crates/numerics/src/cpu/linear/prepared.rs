@@ -14,7 +14,8 @@ const FEW_TOKENS_MAX: usize = 32;
 /// bf16 inputs `[tokens, width]`, laid out for one SIMD level.
 ///
 /// Per token: the values as f32, block by block, even elements before odd ones. For few tokens
-/// also the same as scaled f64 in quarters, and the magnitudes weighted by rounding counts: what
+/// also the same as scaled f64 in quarters, and for each pair (even, odd) the larger magnitude
+/// weighted by its rounding count: what
 /// one row against one token needs. Many tokens share the widening of a row instead.
 /// Rows are padded with zeros to whole blocks, which changes no sum.
 pub struct Prepared {
@@ -52,7 +53,7 @@ impl Prepared {
             stride,
             raw: values,
             narrow: vec![0.0; tokens * stride],
-            weighted: vec![0.0; few],
+            weighted: vec![0.0; few / 2],
             wide: vec![0.0; few],
             spread: vec![0.0; tokens],
             total: vec![0.0; tokens],
@@ -66,7 +67,7 @@ impl Prepared {
     fn fill(&mut self, cpu: &Cpu) {
         let (width, stride, level) = (self.width, self.stride, self.level);
         let few = self.has_few();
-        let mut layouts = self.weighted.chunks_mut(stride).zip(self.wide.chunks_mut(stride));
+        let mut layouts = self.weighted.chunks_mut(stride / 2).zip(self.wide.chunks_mut(stride));
         let mut rows: Vec<Row<'_>> = self
             .raw
             .chunks(width)
@@ -122,7 +123,7 @@ impl Prepared {
     }
 
     pub(super) fn weighted(&self, token: usize) -> &[f32] {
-        &self.weighted[token * self.stride..][..self.padded()]
+        &self.weighted[token * self.stride / 2..][..self.padded() / 2]
     }
 
     pub(super) fn wide(&self, token: usize) -> &[f64] {
@@ -188,8 +189,8 @@ fn lay_out<L: Lanes>(row: &mut Row<'_>) {
         place::<L>(values, &mut row.narrow[at..]);
         if let Some((weighted, wide)) = &mut row.few {
             let c = fast::direct_roundings::<L>(b, blocks);
-            for (o, v) in weighted[at..][..L::BLOCK].iter_mut().zip(&row.narrow[at..]) {
-                *o = c * v.abs();
+            for (o, pair) in weighted[at / 2..].iter_mut().zip(values.chunks_exact(2)) {
+                *o = c * pair[0].abs().max(pair[1].abs());
             }
             place_wide::<L>(values, &mut wide[at..]);
         }
