@@ -3,8 +3,8 @@
 //! The bound. Each product of two bf16 values is exact in f32 (16 significant bits), so a fused or
 //! an unfused multiply-add rounds once, by at most 2^-24 of the sum's magnitude. A product that
 //! passes through c roundings contributes at most c * 2^-24 * |w x| (1 + 2^-10) to the error of
-//! the final sum (c < 2^12). Where a product or a sum is subnormal, up to 2^-150 more is lost at each
-//! operation: `FLOOR` covers 2^17 of those.
+//! the final sum (c < 2^12). Where a product or a sum is subnormal, up to 2^-150 more is lost at
+//! each operation: `FLOOR` covers 2^17 of those.
 
 use half::bf16;
 
@@ -27,8 +27,8 @@ const LINE: usize = 32;
 /// How far ahead of the sums the weights are asked for, in weights; rows follow each other.
 pub(super) const AHEAD: usize = 8192;
 
-/// Roundings for the test itself (`y - e`, `y + e`) and the final conversion.
-pub(super) const TEST: usize = 3;
+/// Roundings besides the sums': of the test (`y - e`, `y + e`), and of a final conversion.
+pub(super) const TEST: usize = 2;
 
 /// Roundings that a product in block `b` passes through on the one-token path.
 #[inline(always)]

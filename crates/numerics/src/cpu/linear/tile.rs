@@ -120,8 +120,7 @@ impl Work<'_> {
     fn group<L: Lanes>(&mut self, row: usize, tokens: std::ops::Range<usize>) {
         let k = self.task.job.weights.cols();
         let blocks = k.div_ceil(L::BLOCK);
-        self.outer.fill(0.0);
-        self.totals.fill(0.0);
+        self.totals[..tokens.len() * ROWS * L::WIDTH].fill(0.0);
         let mut segment = Segment([0.0; SEGMENT * ROWS * BLOCK_MAX]);
         let mut squares = [[L::zero(); 2]; ROWS];
         let mut b = 0;

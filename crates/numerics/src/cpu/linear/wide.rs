@@ -6,7 +6,7 @@ use super::fast::{AHEAD, Doubt};
 use super::{Sink, Task};
 use crate::bound::{U32, decide_bf16, decide_f32, wide_bound};
 use crate::cpu::for_level;
-use crate::cpu::lanes::{Lanes, prefetch};
+use crate::cpu::lanes::{Lanes, QUARTER_SCALE, prefetch};
 use crate::exact::{grid, is_exact_in_f64};
 use crate::round::{bf16_from_f64, widen};
 use crate::{NonFinite, SimdLevel};
@@ -81,7 +81,7 @@ fn rows_sums<L: Lanes>(
     if count == 1 && input.has_few() {
         return [dot::<L, 1>(rows[0], [input.wide(source)])[0], 0.0];
     }
-    let [[a], [b]] = narrow::<L, ROWS, 1>(*rows, [input.narrow(source)]);
+    let [[a], [b]] = plain::<L, ROWS, 1>(*rows, [input.raw(source)]);
     [a, b]
 }
 
@@ -100,72 +100,97 @@ fn sums<L: Lanes>(task: &Task<'_>, w: &[bf16], tokens: &[u32]) -> [f64; TOGETHER
         true if one => out[..1].copy_from_slice(&dot::<L, 1>(w, [input.wide(p)])),
         true if two => out[..2].copy_from_slice(&dot::<L, 2>(w, [p, q].map(|s| input.wide(s)))),
         true => out = dot::<L, TOGETHER>(w, [p, q, r, s].map(|s| input.wide(s))),
-        false if one => out[..1].copy_from_slice(&narrow::<L, 1, 1>([w], [input.narrow(p)])[0]),
+        false if one => out[..1].copy_from_slice(&plain::<L, 1, 1>([w], [input.raw(p)])[0]),
         false if two => {
-            let x = [p, q].map(|s| input.narrow(s));
-            out[..2].copy_from_slice(&narrow::<L, 1, 2>([w], x)[0]);
+            let x = [p, q].map(|s| input.raw(s));
+            out[..2].copy_from_slice(&plain::<L, 1, 2>([w], x)[0]);
         }
-        false => out = narrow::<L, 1, TOGETHER>([w], [p, q, r, s].map(|s| input.narrow(s)))[0],
+        false => out = plain::<L, 1, TOGETHER>([w], [p, q, r, s].map(|s| input.raw(s)))[0],
     }
     out
 }
 
-/// f64 dot products of `R` bf16 rows with `C` inputs that are still f32: half the memory of
-/// `dot`, which pays where many rows or tokens take turns in the cache.
+/// f64 dot products of `R` bf16 rows with `C` inputs that are still bf16: a quarter of the memory
+/// of `dot`, which pays where many rows or tokens take turns in the cache. Shifts widen both
+/// sides; conversions from f32 run at half their rate on some processors.
 #[inline(always)]
-fn narrow<L: Lanes, const R: usize, const C: usize>(
+fn plain<L: Lanes, const R: usize, const C: usize>(
     w: [&[bf16]; R],
-    x: [&[f32]; C],
+    x: [&[bf16]; C],
 ) -> [[f64; C]; R] {
     let k = w[0].len();
-    let blocks = k.div_ceil(L::BLOCK);
-    assert!(x.iter().all(|x| x.len() >= blocks * L::BLOCK) && w.iter().all(|w| w.len() == k));
-    let mut sums = [[[L::zero64(); 2]; C]; R];
-    for b in 0..blocks {
-        let at = b * L::BLOCK;
-        let mut inputs = [[L::zero64(); 4]; C];
-        for c in 0..C {
-            // SAFETY: each input holds `blocks` blocks (asserted above).
-            let (even, odd) = unsafe {
-                let x = x[c].as_ptr().add(at);
-                (L::halves(L::load(x)), L::halves(L::load(x.add(L::WIDTH))))
-            };
-            inputs[c] = [even[0], even[1], odd[0], odd[1]];
-        }
+    assert!(x.iter().chain(&w).all(|v| v.len() == k));
+    let mut sums = [[[L::zero64(); 4]; C]; R];
+    let whole = k / L::BLOCK;
+    let (mut rows, mut inputs) = ([L::packed_zero(); R], [L::packed_zero(); C]);
+    for at in (0..whole).map(|b| b * L::BLOCK) {
         for r in 0..R {
-            // SAFETY: a whole block lies inside the row; a ragged one is copied behind zeros.
-            let p = unsafe {
-                if at + L::BLOCK <= k {
-                    L::packed(w[r].as_ptr().add(at))
-                } else {
-                    let mut tail = [bf16::ZERO; 64];
-                    tail[..k - at].copy_from_slice(&w[r][at..]);
-                    L::packed(tail.as_ptr())
-                }
-            };
-            let ([w0, w1], [w2, w3]) = (L::halves(L::even(p)), L::halves(L::odd(p)));
-            for c in 0..C {
-                let [low, high] = &mut sums[r][c];
-                *low = L::fma64(w2, inputs[c][2], L::fma64(w0, inputs[c][0], *low));
-                *high = L::fma64(w3, inputs[c][3], L::fma64(w1, inputs[c][1], *high));
-            }
+            // SAFETY: a whole block inside the row.
+            rows[r] = unsafe { L::packed(w[r].as_ptr().add(at)) };
         }
+        for c in 0..C {
+            // SAFETY: a whole block inside the input.
+            inputs[c] = unsafe { L::packed(x[c].as_ptr().add(at)) };
+        }
+        add_products::<L, R, C>(rows, inputs, &mut sums);
+    }
+    // Apart from the loop: a copy in it would keep the sums out of registers.
+    if whole * L::BLOCK < k {
+        for r in 0..R {
+            rows[r] = ragged::<L>(&w[r][whole * L::BLOCK..]);
+        }
+        for c in 0..C {
+            inputs[c] = ragged::<L>(&x[c][whole * L::BLOCK..]);
+        }
+        add_products::<L, R, C>(rows, inputs, &mut sums);
     }
     let mut out = [[0.0f64; C]; R];
     for r in 0..R {
         for c in 0..C {
-            out[r][c] = L::sum64(L::add64(sums[r][c][0], sums[r][c][1]));
+            let [a, b, d, e] = sums[r][c];
+            out[r][c] = L::sum64(L::add64(L::add64(a, b), L::add64(d, e)));
         }
     }
     out
 }
 
-/// Additions that a product passes through in `dot` and in `narrow`.
+/// One block of `R` rows against one of `C` inputs.
+#[inline(always)]
+fn add_products<L: Lanes, const R: usize, const C: usize>(
+    rows: [L::Packed; R],
+    inputs: [L::Packed; C],
+    sums: &mut [[[L::F64; 4]; C]; R],
+) {
+    let scale = L::splat64(QUARTER_SCALE);
+    for c in 0..C {
+        let mut x = L::quarters(inputs[c]);
+        for x in &mut x {
+            // Once for this side and once for the other; powers of two are exact.
+            *x = L::fma64(L::fma64(*x, scale, L::zero64()), scale, L::zero64());
+        }
+        for r in 0..R {
+            let w = L::quarters(rows[r]);
+            for j in 0..4 {
+                sums[r][c][j] = L::fma64(w[j], x[j], sums[r][c][j]);
+            }
+        }
+    }
+}
+
+/// A block with zeros behind the values.
+#[inline(always)]
+fn ragged<L: Lanes>(values: &[bf16]) -> L::Packed {
+    let mut padded = [bf16::ZERO; 64];
+    padded[..values.len()].copy_from_slice(values);
+    // SAFETY: the copy is 64 values.
+    unsafe { L::packed(padded.as_ptr()) }
+}
+
+/// Additions that a product passes through in `dot` and in `plain`.
 #[inline(always)]
 pub(crate) fn roundings<L: Lanes>(k: usize) -> usize {
-    // At most two additions of a chain for each block, a tree of four, a tree over the lanes,
-    // a ragged end.
-    2 * k.div_ceil(L::BLOCK) + 3 + L::DEPTH
+    // One addition of a chain for each block, a tree of four, a tree over the lanes, a ragged end.
+    k.div_ceil(L::BLOCK) + 3 + L::DEPTH
 }
 
 /// f64 dot products of a bf16 row with `C` operands in quarters.
