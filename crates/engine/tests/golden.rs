@@ -46,13 +46,13 @@ fn ids(raw: &[u32]) -> Vec<TokenId> {
 }
 
 /// A way to compute: it must not change a bit.
-struct Path_ {
+struct Route {
     level: SimdLevel,
     threads: usize,
     chunk: usize,
 }
 
-fn check(checkpoint: &Checkpoint, cases: &[Case], path: &Path_) {
+fn check(checkpoint: &Checkpoint, cases: &[Case], path: &Route) {
     let cpu = Cpu::new(path.level, path.threads).expect("a level of this machine");
     let model = Arc::new(Model::load(checkpoint, cpu).expect("the model loads"));
     for case in cases {
@@ -93,15 +93,17 @@ fn greedy(logits: &[f32]) -> u32 {
     best as u32
 }
 
-/// Every level with one way each of threads and chunks, then every other way at the best level.
-fn paths() -> Vec<Path_> {
+/// Every level, and at the best one every pair of threads and chunks.
+fn paths() -> Vec<Route> {
     let best = SimdLevel::detect();
-    let mut paths: Vec<Path_> = SimdLevel::available()
+    let mut paths: Vec<Route> = SimdLevel::available()
         .into_iter()
-        .map(|level| Path_ { level, threads: 2, chunk: usize::MAX })
+        .map(|level| Route { level, threads: 2, chunk: usize::MAX })
         .collect();
-    for (threads, chunk) in [(1, 1), (4, 3), (7, 64)] {
-        paths.push(Path_ { level: best, threads, chunk });
+    for threads in [1, 2, 4, 7] {
+        for chunk in [1, 3, 64, usize::MAX] {
+            paths.push(Route { level: best, threads, chunk });
+        }
     }
     paths
 }
