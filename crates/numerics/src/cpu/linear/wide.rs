@@ -28,7 +28,7 @@ pub(super) fn settle_all(
 ) -> Result<(), NonFinite> {
     let result = for_level!(
         level,
-        settle_rows(task: &Task<'_>, weights: &[bf16], doubts: &mut Vec<Doubt>)
+        settle_rows(task: &Task<'_>, weights: &[bf16], doubts: &mut [Doubt])
             -> Result<(), NonFinite>
     );
     doubts.clear();
@@ -40,7 +40,7 @@ pub(super) fn settle_all(
 fn settle_rows<L: Lanes>(
     task: &Task<'_>,
     weights: &[bf16],
-    doubts: &mut Vec<Doubt>,
+    doubts: &mut [Doubt],
 ) -> Result<(), NonFinite> {
     let k = task.job.weights.cols();
     doubts.sort_unstable_by_key(|d| (d.token, d.row));
