@@ -22,6 +22,10 @@ pub(super) const FLOOR: f32 = f32::from_bits(1 << 17);
 /// Blocks that the one-token path takes per step, each into its own pair of sums.
 const UNROLL: usize = 2;
 
+/// Steps after which the chains are folded into outer sums: without it half as many products
+/// again pass through enough roundings to be in doubt.
+const RUN: usize = 16;
+
 /// Weights in a cache line.
 const LINE: usize = 32;
 /// How far ahead of the sums the weights are asked for, in weights; rows follow each other.
@@ -33,8 +37,12 @@ pub(super) const TEST: usize = 2;
 /// Roundings that a product in block `b` passes through on the one-token path.
 #[inline(always)]
 pub(super) fn direct_roundings<L: Lanes>(b: usize, blocks: usize) -> f32 {
-    let steps = blocks.div_ceil(UNROLL) - b / UNROLL;
-    (steps + (2 * UNROLL).ilog2() as usize + L::DEPTH + TEST) as f32
+    let (step, steps) = (b / UNROLL, blocks.div_ceil(UNROLL));
+    let run = step / RUN;
+    let inner = (run * RUN + RUN).min(steps) - step;
+    // A ragged end may be folded on its own: one fold more.
+    let outer = steps.div_ceil(RUN) - run + 1;
+    (inner + outer + (2 * UNROLL).ilog2() as usize + L::DEPTH + TEST) as f32
 }
 
 /// The weights of a task: whole blocks in place, a ragged end copied and padded.
@@ -103,8 +111,26 @@ fn finish(
 
 /// Sums of `R` rows: per step `UNROLL` blocks, each with its own pair of chains.
 struct Chains<L: Lanes, const R: usize> {
+    /// Since the last fold.
     sums: [[[L::F32; 2]; UNROLL]; R],
+    outer: [[[L::F32; 2]; UNROLL]; R],
     bounds: [[L::F32; UNROLL]; R],
+}
+
+impl<L: Lanes, const R: usize> Chains<L, R> {
+    /// Adds the chains to the outer sums and begins new ones.
+    #[inline(always)]
+    fn fold(&mut self) {
+        for r in 0..R {
+            for u in 0..UNROLL {
+                for half in 0..2 {
+                    let chain = self.sums[r][u][half];
+                    self.outer[r][u][half] = L::add(self.outer[r][u][half], chain);
+                    self.sums[r][u][half] = L::zero();
+                }
+            }
+        }
+    }
 }
 
 /// The f32 dot products of `R` neighbouring rows with the only token, and their error bounds.
@@ -125,8 +151,11 @@ fn direct<L: Lanes, const R: usize>(
     for r in 0..R {
         w[r] = all.row(row + r).as_ptr();
     }
-    let mut chains =
-        Chains::<L, R> { sums: [[[L::zero(); 2]; UNROLL]; R], bounds: [[L::zero(); UNROLL]; R] };
+    let mut chains = Chains::<L, R> {
+        sums: [[[L::zero(); 2]; UNROLL]; R],
+        outer: [[[L::zero(); 2]; UNROLL]; R],
+        bounds: [[L::zero(); UNROLL]; R],
+    };
     let mut b = 0;
     while b < whole {
         if b.is_multiple_of(LINE / L::BLOCK) {
@@ -143,6 +172,9 @@ fn direct<L: Lanes, const R: usize>(
             }
         }
         b += UNROLL;
+        if b.is_multiple_of(RUN * UNROLL) {
+            chains.fold();
+        }
     }
     if x.len() > whole * L::BLOCK {
         let at = whole * L::BLOCK;
@@ -157,9 +189,10 @@ fn direct<L: Lanes, const R: usize>(
             step::<L, R>(w, x, c, whole % UNROLL, &mut chains);
         }
     }
+    chains.fold();
     let mut out = [(0.0, 0.0); R];
     for r in 0..R {
-        let [[a, b], [c, d]] = chains.sums[r];
+        let [[a, b], [c, d]] = chains.outer[r];
         let y = L::sum(L::add(L::add(a, b), L::add(c, d)));
         let bound = L::sum(L::add(chains.bounds[r][0], chains.bounds[r][1]));
         out[r] = (y, bound * UNIT + FLOOR);
