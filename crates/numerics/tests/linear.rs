@@ -253,3 +253,22 @@ fn f32_ties_of_short_sums_and_sums_too_long_for_f64() {
     check(5, k, &w, &x);
     check(5, k, &vec![bf16::ZERO; 5 * k], &vec![bf16::ZERO; 3 * k]);
 }
+
+#[test]
+fn a_sum_beyond_the_format_is_an_error_even_where_f64_holds_it_exactly() {
+    let k = 40;
+    for cpu in cpus() {
+        for tokens in [1usize, 6, 40] {
+            let w = vec![bf16::from_f32(2f32.powi(64)); 5 * k];
+            let x = vec![bf16::from_f32(2f32.powi(63)); tokens * k];
+            let input = Prepared::new(&cpu, x, k);
+            let weights = Matrix::new(5, k, Elements::Bf16(&w));
+            let mut stored = vec![bf16::ZERO; tokens * 5];
+            let mut plain = vec![0.0f32; tokens * 5];
+            for output in [Output::Bf16(&mut stored), Output::F32(&mut plain)] {
+                let jobs = &mut [Job { weights, input: &input, tokens: None, output }];
+                linear(&cpu, jobs).expect_err("2^127 * 40 is beyond f32 and bf16");
+            }
+        }
+    }
+}

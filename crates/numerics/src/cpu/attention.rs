@@ -126,7 +126,7 @@ fn scores<L: Lanes>(
         for i in 0..count {
             let absolute = queries[i].norm * norm;
             let decided = if is_exact_in_f64(queries[i].grid + task.head.key_grids[j], absolute) {
-                Some(sums[i] as f32)
+                Some(sums[i] as f32).filter(|v| v.is_finite())
             } else {
                 decide_f32(sums[i], wide_bound(wide_roundings::<L>(stride), absolute))
             };

@@ -171,16 +171,15 @@ impl Work<'_> {
     #[inline(always)]
     fn drain<L: Lanes>(&mut self, tokens: usize) {
         for v in 0..tokens * ROWS {
-            let at = v * L::WIDTH;
-            // SAFETY: vector v of both arrays, which hold `ROWS` for each token.
+            let outer = &mut self.outer[v * L::WIDTH..][..L::WIDTH];
+            let (first, second) =
+                self.totals[v * L::WIDTH..][..L::WIDTH].split_at_mut(L::WIDTH / 2);
+            // SAFETY: one vector of f32, two half vectors of f64.
             unsafe {
-                let (outer, total) = (&mut self.outer[at], &mut self.totals[at]);
-                let [low, high] = L::halves(L::load(outer));
-                L::store(outer, L::zero());
-                let (first, second) = (std::ptr::from_mut(total), L::WIDTH / 2);
-                L::store64(first, L::add64(L::load64(first), low));
-                let second = first.add(second);
-                L::store64(second, L::add64(L::load64(second), high));
+                let [low, high] = L::halves(L::load(outer.as_ptr()));
+                L::store(outer.as_mut_ptr(), L::zero());
+                L::store64(first.as_mut_ptr(), L::add64(L::load64(first.as_ptr()), low));
+                L::store64(second.as_mut_ptr(), L::add64(L::load64(second.as_ptr()), high));
             }
         }
     }

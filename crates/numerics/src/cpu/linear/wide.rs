@@ -58,10 +58,14 @@ fn settle_rows<L: Lanes>(
                 let absolute = f64::from(d.bound) / f64::from(U32);
                 match decide_bf16(y, wide_bound(roundings::<L>(k), absolute)) {
                     Some(v) => task.sink.put_bf16(token, d.row, v),
-                    None if is_exact(task, &weights[d.row * k..][..k], token, absolute) => {
-                        task.sink.put_bf16(token, d.row, bf16_from_f64(y));
+                    None => {
+                        let exact = is_exact(task, &weights[d.row * k..][..k], token, absolute);
+                        // A sum beyond the format is an error, which the last stage names.
+                        match Some(bf16_from_f64(y)).filter(|v| exact && v.is_finite()) {
+                            Some(v) => task.sink.put_bf16(token, d.row, v),
+                            None => task.exact(d.row, token)?,
+                        }
                     }
-                    None => task.exact(d.row, token)?,
                 }
             }
         }
@@ -111,8 +115,7 @@ fn sums<L: Lanes>(task: &Task<'_>, w: &[bf16], tokens: &[u32]) -> [f64; TOGETHER
 }
 
 /// f64 dot products of `R` bf16 rows with `C` inputs that are still bf16: a quarter of the memory
-/// of `dot`, which pays where many rows or tokens take turns in the cache. Shifts widen both
-/// sides; conversions from f32 run at half their rate on some processors.
+/// of `dot`, where many rows or tokens take turns in the cache. Shifts widen both sides.
 #[inline(always)]
 fn plain<L: Lanes, const R: usize, const C: usize>(
     w: [&[bf16]; R],
@@ -287,7 +290,9 @@ fn put_f32<L: Lanes>(
     match decide_f32(y, wide_bound(roundings::<L>(w.len()), absolute)) {
         Some(v) => task.sink.put_f32(t, row, v),
         // Most often a tie of a sum that is short enough to be exact.
-        None if is_exact(task, w, t, absolute) => task.sink.put_f32(t, row, y as f32),
+        None if (y as f32).is_finite() && is_exact(task, w, t, absolute) => {
+            task.sink.put_f32(t, row, y as f32);
+        }
         None => task.exact(row, t)?,
     }
     Ok(())
