@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod checkpoint;
+pub mod experts;
 mod io;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, HeaderProblem, Part, Shard, Tensor};
