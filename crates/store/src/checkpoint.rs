@@ -10,7 +10,7 @@ mod tensor;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -19,6 +19,9 @@ use sha2::{Digest, Sha256};
 pub use error::{CheckpointError, HeaderProblem};
 pub use part::{Part, PartSize, canonical_name, part_of};
 pub use tensor::{Dtype, Tensor};
+
+pub(crate) use header::reason_of;
+pub(crate) use source::is_plain_name;
 
 use index::{INDEX_NAME, Index};
 use source::Source;
@@ -76,6 +79,17 @@ impl Checkpoint {
         Self::from_source(label.to_string(), source)
     }
 
+    /// Opens what a store holds of a checkpoint: its shards lie in a folder of their own, and lack
+    /// the routed experts. It keeps the fingerprint of the checkpoint that was converted.
+    pub(crate) fn open_store(
+        dir: &Path,
+        fingerprint: String,
+    ) -> Result<Checkpoint, CheckpointError> {
+        let source = Source::Store(dir.to_path_buf());
+        let opened = Self::from_source(dir.display().to_string(), source)?;
+        Ok(Checkpoint { fingerprint, ..opened })
+    }
+
     fn from_source(label: String, source: Source) -> Result<Checkpoint, CheckpointError> {
         let (config_bytes, config) = read_config(&source)?;
         let index = read_index(&source)?;
@@ -111,6 +125,26 @@ impl Checkpoint {
     /// Errors: `Io` where the file is there but cannot be read. Panics on a name with a separator.
     pub fn file(&self, name: &str) -> Result<Option<Bytes>, CheckpointError> {
         self.source.read(name)
+    }
+
+    /// Names of all files beside each other in the folder, sorted.
+    ///
+    /// Errors: `Io` where the folder cannot be listed.
+    pub fn file_names(&self) -> Result<Vec<String>, CheckpointError> {
+        self.source.names()
+    }
+
+    /// The folder; `None` for a checkpoint that is part of the program.
+    pub fn folder(&self) -> Option<&Path> {
+        match &self.source {
+            Source::Folder(folder) | Source::Store(folder) => Some(folder),
+            Source::Embedded { .. } => None,
+        }
+    }
+
+    /// Where a shard lies.
+    pub fn shard_path(&self, shard: &Shard) -> PathBuf {
+        self.source.path_of(&shard.file_name)
     }
 
     /// The tensor of that canonical name: `model.language_model.X` is known as `model.X`.

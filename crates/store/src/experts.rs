@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use checksum::checksum;
+pub use checksum::{checksum, plain_checksum};
 pub use digests::{Digests, Found, Provenance, Tally};
 
 /// Which matrix of an expert.

@@ -2,7 +2,11 @@
 #![deny(unsafe_code)]
 
 pub mod checkpoint;
+pub mod convert;
 pub mod experts;
 mod io;
+pub mod jnf;
+pub mod sidecar;
+pub mod verify;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, HeaderProblem, Part, Shard, Tensor};

@@ -8,11 +8,14 @@ use bytes::Bytes;
 
 use super::error::CheckpointError;
 use crate::io::mapping::map_read_only;
+use crate::jnf::DENSE_FOLDER;
 
 /// The seam under the parser: the same checks run over either.
 #[derive(Debug)]
 pub enum Source {
     Folder(PathBuf),
+    /// A store: the same, with the shards in a folder of their own.
+    Store(PathBuf),
     Embedded { label: PathBuf, files: Vec<(&'static str, &'static [u8])> },
 }
 
@@ -20,24 +23,37 @@ impl Source {
     /// The folder, or what stands for it in messages.
     pub fn root(&self) -> &Path {
         match self {
-            Self::Folder(folder) => folder,
+            Self::Folder(folder) | Self::Store(folder) => folder,
             Self::Embedded { label, .. } => label,
         }
     }
 
     pub fn path_of(&self, name: &str) -> PathBuf {
-        self.root().join(name)
+        match self {
+            Self::Store(folder) if is_shard_name(name) => folder.join(DENSE_FOLDER).join(name),
+            _ => self.root().join(name),
+        }
+    }
+
+    /// The names of all files, sorted.
+    pub fn names(&self) -> Result<Vec<String>, CheckpointError> {
+        let mut names = match self {
+            Self::Folder(folder) | Self::Store(folder) => file_names(folder)?,
+            Self::Embedded { files, .. } => {
+                files.iter().map(|(name, _)| name.to_string()).collect()
+            }
+        };
+        names.sort();
+        Ok(names)
     }
 
     /// The names of all *.safetensors files, sorted.
     pub fn safetensors_names(&self) -> Result<Vec<String>, CheckpointError> {
         let mut names = match self {
-            Self::Folder(folder) => file_names(folder)?,
-            Self::Embedded { files, .. } => {
-                files.iter().map(|(name, _)| name.to_string()).collect()
-            }
+            Self::Store(folder) => file_names(&folder.join(DENSE_FOLDER))?,
+            Self::Folder(_) | Self::Embedded { .. } => self.names()?,
         };
-        names.retain(|name| name.ends_with(".safetensors"));
+        names.retain(|name| is_shard_name(name));
         names.sort();
         Ok(names)
     }
@@ -63,8 +79,8 @@ impl Source {
                 let file = files.iter().find(|(file_name, _)| *file_name == name);
                 Ok(file.map(|(_, bytes)| Bytes::from_static(bytes)))
             }
-            Self::Folder(folder) => {
-                let path = folder.join(name);
+            Self::Folder(_) | Self::Store(_) => {
+                let path = self.path_of(name);
                 match from_disk(&path) {
                     Ok(bytes) => Ok(Some(bytes)),
                     Err(source) if source.kind() == ErrorKind::NotFound => Ok(None),
@@ -73,6 +89,10 @@ impl Source {
             }
         }
     }
+}
+
+fn is_shard_name(name: &str) -> bool {
+    name.ends_with(".safetensors")
 }
 
 /// True for a name that cannot lead out of the folder.
