@@ -9,6 +9,7 @@
 mod fast;
 mod plan;
 mod prepared;
+mod short;
 mod tile;
 mod wide;
 

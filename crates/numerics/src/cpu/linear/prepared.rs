@@ -29,6 +29,8 @@ pub struct Prepared {
     wide: Vec<f64>,
     /// Per token `sqrt(S c^2 x^2)` for the tiled path.
     spread: Vec<f32>,
+    /// Per token `sqrt(S x^2)`.
+    length: Vec<f32>,
     /// Per token `S |x|`.
     total: Vec<f64>,
     /// Per token the grid of its values.
@@ -56,6 +58,7 @@ impl Prepared {
             weighted: vec![0.0; few / 2],
             wide: vec![0.0; few],
             spread: vec![0.0; tokens],
+            length: vec![0.0; tokens],
             total: vec![0.0; tokens],
             grids: Vec::new(),
         };
@@ -72,10 +75,10 @@ impl Prepared {
             .raw
             .chunks(width)
             .zip(self.narrow.chunks_mut(stride))
-            .zip(self.spread.iter_mut().zip(&mut self.total))
-            .map(|((raw, narrow), (spread, total))| {
+            .zip(self.spread.iter_mut().zip(&mut self.length).zip(&mut self.total))
+            .map(|((raw, narrow), ((spread, length), total))| {
                 let few = few.then(|| layouts.next().expect("a row for each token"));
-                Row { raw, narrow, few, spread, total }
+                Row { raw, narrow, few, spread, length, total }
             })
             .collect();
         let lay = |row: &mut Row<'_>| lay_out_at(level, row);
@@ -134,6 +137,10 @@ impl Prepared {
         self.spread[token]
     }
 
+    pub(super) fn length(&self, token: usize) -> f32 {
+        self.length[token]
+    }
+
     pub(super) fn grid(&self, token: usize) -> i32 {
         self.grids[token]
     }
@@ -159,6 +166,7 @@ struct Row<'a> {
     /// Weighted magnitudes, and scaled f64.
     few: Option<(&'a mut [f32], &'a mut [f64])>,
     spread: &'a mut f32,
+    length: &'a mut f32,
     total: &'a mut f64,
 }
 
@@ -171,7 +179,7 @@ fn lay_out_at(level: SimdLevel, row: &mut Row<'_>) {
 fn lay_out<L: Lanes>(row: &mut Row<'_>) {
     let blocks = row.raw.len().div_ceil(L::BLOCK);
     // One chain per place in a block, so that the additions overlap.
-    let (mut square, mut total) = ([0.0f64; 32], [0.0f64; 32]);
+    let (mut weighted, mut square, mut total) = ([0.0f64; 32], [0.0f64; 32], [0.0f64; 32]);
     for b in 0..blocks {
         let at = b * L::BLOCK;
         let mut values = [0.0f32; 32];
@@ -181,10 +189,11 @@ fn lay_out<L: Lanes>(row: &mut Row<'_>) {
             *v = widen(*x);
         }
         let c = f64::from(tile::roundings(b, blocks));
-        for (v, (square, total)) in values.iter().zip(square.iter_mut().zip(&mut total)) {
+        for (i, v) in values.iter().enumerate() {
             let scaled = f64::from(*v) * c;
-            *square += scaled * scaled;
-            *total += f64::from(v.abs());
+            weighted[i] += scaled * scaled;
+            square[i] += f64::from(*v) * f64::from(*v);
+            total[i] += f64::from(v.abs());
         }
         place::<L>(values, &mut row.narrow[at..]);
         if let Some((weighted, wide)) = &mut row.few {
@@ -195,10 +204,12 @@ fn lay_out<L: Lanes>(row: &mut Row<'_>) {
             place_wide::<L>(values, &mut wide[at..]);
         }
     }
-    let (square, total) = (square.iter().sum::<f64>(), total.iter().sum::<f64>());
-    // The square root and the conversion round; one part in 2^20 covers both.
-    *row.spread = (square.sqrt() * (1.0 + 1.0 / (1u32 << 20) as f64)) as f32;
-    *row.total = total * (1.0 + 1.0 / (1u64 << 30) as f64);
+    // The square roots and the conversions round; one part in 2^20 covers both.
+    let root = |squares: [f64; 32]| {
+        (squares.iter().sum::<f64>().sqrt() * (1.0 + 1.0 / (1u32 << 20) as f64)) as f32
+    };
+    (*row.spread, *row.length) = (root(weighted), root(square));
+    *row.total = total.iter().sum::<f64>() * (1.0 + 1.0 / (1u64 << 30) as f64);
 }
 
 /// One block: even before odd.
