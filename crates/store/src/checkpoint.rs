@@ -10,7 +10,7 @@ mod tensor;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -111,6 +111,19 @@ impl Checkpoint {
     /// Errors: `Io` where the file is there but cannot be read. Panics on a name with a separator.
     pub fn file(&self, name: &str) -> Result<Option<Bytes>, CheckpointError> {
         self.source.read(name)
+    }
+
+    /// The folder; `None` for a checkpoint that is part of the program.
+    pub fn folder(&self) -> Option<&Path> {
+        match &self.source {
+            Source::Folder(folder) => Some(folder),
+            Source::Embedded { .. } => None,
+        }
+    }
+
+    /// Where a shard lies.
+    pub fn shard_path(&self, shard: &Shard) -> PathBuf {
+        self.source.path_of(&shard.file_name)
     }
 
     /// The tensor of that canonical name: `model.language_model.X` is known as `model.X`.
