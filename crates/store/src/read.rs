@@ -196,7 +196,7 @@ impl ExpertReader {
     /// Asks for an expert; the answer comes through `fetch.reply`.
     pub fn fetch(&self, fetch: Fetch) {
         let (asked, tally) = (Instant::now(), FetchTally::default());
-        if let Err(job) = self.shared.queue.push(Job { fetch, asked, again: false, tally }) {
+        if let Some(job) = self.shared.queue.push(Job { fetch, asked, again: false, tally }) {
             job.answer(Err(ReadError::Stopped));
         }
     }

@@ -42,11 +42,12 @@ impl State {
 }
 
 impl Queue {
-    /// False where the reader has stopped.
-    pub fn push(&self, job: Job) -> Result<(), Job> {
+    /// Gives the job back where the reader has stopped.
+    #[must_use]
+    pub fn push(&self, job: Job) -> Option<Job> {
         let mut state = self.lock();
         if state.stopped {
-            return Err(job);
+            return Some(job);
         }
         match job.fetch.urgency {
             Urgency::Demand if job.again => state.demand.push_front(job),
@@ -55,7 +56,7 @@ impl Queue {
         }
         drop(state);
         self.changed.notify_all();
-        Ok(())
+        None
     }
 
     /// The next one, waiting for it; `None` when the reader stops.

@@ -207,7 +207,7 @@ fn read_again(shared: &Shared, open: Open, slot: ArenaSlot) {
     (tally.manifest, tally.first_seen, tally.new) = (0, 0, 0);
     shared.queue.landed(urgency);
     let fetch = super::Fetch { layer, expert, urgency, slot, reply };
-    if let Err(job) = shared.queue.push(Job { fetch, asked, again: true, tally }) {
+    if let Some(job) = shared.queue.push(Job { fetch, asked, again: true, tally }) {
         job.answer(Err(ReadError::Stopped));
     }
 }
