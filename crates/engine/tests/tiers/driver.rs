@@ -33,6 +33,7 @@ pub struct Memory {
     pub waiting: BTreeSet<ExpertId>,
     /// Reads ahead that have not arrived.
     pub flying: BTreeSet<ExpertId>,
+    /// Of experts, those called off left out.
     pub reads: u64,
     /// Everything that was decided, to compare two runs.
     pub log: Vec<String>,
@@ -99,16 +100,17 @@ impl Memory {
         for id in chosen {
             let in_memory = self.cached.contains(&id) || self.waiting.contains(&id);
             assert!(!in_memory && self.flying.insert(id), "{id:?} is read twice");
+            self.reads += 1;
         }
         for id in self.flying.clone() {
             match dice.below(4) {
                 0 => {
                     self.flying.remove(&id);
                     self.planner.failed(id.0, id.1);
+                    self.reads -= 1;
                 }
                 1 | 2 => {
                     self.flying.remove(&id);
-                    self.reads += 1;
                     match self.planner.landed_ahead(id.0, id.1) {
                         Early::Waits => assert!(self.waiting.insert(id)),
                         Early::Unwanted => {}
@@ -141,6 +143,7 @@ impl Memory {
         let s = self.planner.tally().speculation;
         assert_eq!(s.issued, s.used + s.late + s.wasted + s.failed + s.pending, "{s:?}");
         let t = self.planner.tally();
+        assert_eq!(t.reads(), self.reads, "reads are misses and what came ahead");
         assert_eq!(t.kept + t.preloaded - t.evicted, self.cached.len() as u64, "{t:?}");
     }
 }
