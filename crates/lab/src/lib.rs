@@ -7,4 +7,5 @@ pub mod bench;
 pub mod golden;
 pub mod kernels;
 pub mod receipt;
+pub mod sim;
 pub mod synth;
