@@ -2,10 +2,15 @@
 //! byte. It names experts by (layer, expert) and knows nothing of models, files or threads, so
 //! the executor and the simulator of `lab` drive the same one.
 
+mod cached;
 pub mod heat;
+mod mapped;
 pub mod planner;
 pub mod policy;
+mod supply;
 pub mod trace;
+
+pub use supply::{Placement, Ready, Supply, TierError, Tiers};
 
 use serde::{Deserialize, Serialize};
 

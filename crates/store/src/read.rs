@@ -56,13 +56,14 @@ pub enum Backend {
 }
 
 /// Why a pool reads.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum PreadReason {
-    /// It was asked for.
+    #[error("as asked")]
     Asked,
-    /// The file system has no O_DIRECT; reads pass through the page cache.
+    /// Reads pass through the page cache.
+    #[error("this file system has no O_DIRECT")]
     NoDirect,
-    /// The system refused a ring.
+    #[error("no io_uring here: {0}")]
     NoRing(std::io::Error),
 }
 

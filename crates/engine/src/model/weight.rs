@@ -4,6 +4,7 @@ use half::bf16;
 use numerics::op::linear::{Elements, Matrix};
 use numerics::round::widen;
 use store::checkpoint::{Checkpoint, Dtype, Tensor};
+use store::experts::{Block, Encoding};
 
 use super::error::ModelError;
 
@@ -68,6 +69,17 @@ impl Weight {
         let range = first * cols * each..(first + rows) * cols * each;
         let data = Data::new(tensor.dtype, tensor.bytes.slice(range));
         Weight { name: tensor.name.as_str().into(), first, rows, cols, data }
+    }
+
+    /// A block of an expert, as it was read.
+    pub(super) fn of_block(block: &Block, bytes: bytes::Bytes) -> Weight {
+        let data = match block.encoding {
+            Encoding::Bf16 => Data::new(Dtype::Bf16, bytes),
+            Encoding::F32 => Data::new(Dtype::F32, bytes),
+            Encoding::Packed => unreachable!("no store holds packed blocks yet"),
+        };
+        let (rows, cols) = (block.rows, block.cols);
+        Weight { name: block.tensor.clone(), first: block.first_row, rows, cols, data }
     }
 
     pub(super) fn name(&self) -> &str {
