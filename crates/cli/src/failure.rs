@@ -1,11 +1,15 @@
 //! Errors as the user sees them: one line, and an exit code that scripts can rely on.
 
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use engine::generate::sampler::SamplingError;
+use engine::limits::LimitError;
 use engine::model::{ConfigError, ModelError, StateError};
 use engine::text::{ChatTemplateError, GenerationDefaultsError, TokenizerError};
+use engine::tiers::heat::HeatError;
+use engine::tiers::trace::TraceError;
 use numerics::cpu::CpuError;
 use store::checkpoint::CheckpointError;
 
@@ -58,6 +62,21 @@ pub enum BadInput {
 
     #[error("cannot make the checkpoint")]
     Synth { source: anyhow::Error },
+
+    #[error("{path}: nothing is known yet; run the model first, or count a trace with --trace")]
+    NoHeat { path: PathBuf },
+
+    #[error("{path}: cannot be read")]
+    Read { path: PathBuf, source: std::io::Error },
+
+    #[error("{path}: cannot be written")]
+    Write { path: PathBuf, source: std::io::Error },
+
+    #[error("cannot make the trace up")]
+    Synthetic { source: anyhow::Error },
+
+    #[error("{path}: there is no decoded token in this trace; record an answer, not a prompt")]
+    NothingDecoded { path: String },
 
     #[error("cannot read the message")]
     Message { source: std::io::Error },
@@ -116,10 +135,13 @@ pub fn is_bad_input(error: &anyhow::Error) -> bool {
             || cause.is::<ConfigError>()
             || cause.is::<CpuError>()
             || cause.is::<GenerationDefaultsError>()
+            || cause.is::<HeatError>()
+            || cause.is::<LimitError>()
             || cause.is::<ModelError>()
             || cause.is::<SamplingError>()
             || cause.is::<StateError>()
             || cause.is::<TokenizerError>()
+            || cause.is::<TraceError>()
     })
 }
 

@@ -4,11 +4,13 @@ mod bench;
 mod bench_kernels;
 mod chat;
 mod distance;
+mod heat;
 mod inspect;
 mod logits;
 mod replay;
 mod run;
 mod selftest;
+mod sim;
 mod synth;
 
 use clap::Subcommand;
@@ -34,6 +36,10 @@ pub enum Command {
     Bench(bench::BenchArgs),
     /// Speed of the kernels beside the ceilings of this machine
     BenchKernels(bench_kernels::BenchKernelsArgs),
+    /// The ledger of which experts are used: show, export as a hot list, forget
+    Heat(heat::HeatArgs),
+    /// What a cache of experts would hit and reach on another machine, policy by policy
+    Sim(sim::SimArgs),
     /// Make a random checkpoint of a true shape, to test and to time without a download
     Synth(synth::SynthArgs),
 }
@@ -53,6 +59,8 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Replay(args) => replay::run(args),
         Command::Bench(args) => bench::run(args),
         Command::BenchKernels(args) => bench_kernels::run(args),
+        Command::Heat(args) => heat::run(args),
+        Command::Sim(args) => sim::run(args),
         Command::Synth(args) => synth::run(args),
     }
 }

@@ -44,9 +44,9 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Tuning {
         Tuning {
-            decay: [0.5, 0.96, 0.998],
-            weight: [1.0, 1.0, 1.0],
-            hysteresis: 1.0,
+            decay: [0.3, 0.97, 0.995],
+            weight: [1.0, 2.0, 0.5],
+            hysteresis: 1.1,
             swaps_max: None,
         }
     }
