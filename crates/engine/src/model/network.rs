@@ -74,11 +74,7 @@ impl Model {
         let layers = layers.collect::<Result<_, _>>()?;
         let norm = loader.norm("model.norm.weight", d.hidden)?;
         let map = loader.expert_map(source.experts)?;
-        let shape = Shape {
-            layers: d.layers.len(),
-            experts: d.moe.experts,
-            top_k: d.moe.top_k,
-        };
+        let shape = Shape { layers: d.layers.len(), experts: d.moe.experts, top_k: d.moe.top_k };
         let heat = source.heat.as_ref();
         let tiers = Tiers::new(map.into(), source.digests, shape, &source.placement, heat)?;
         Ok(Model {

@@ -65,11 +65,6 @@ impl Cached {
         self.planner.slots()
     }
 
-    /// Whether there is room to read ahead, and a wish to.
-    pub(super) fn reads_ahead(&self) -> bool {
-        self.ahead && self.planner.slots() < self.planner.shape().total()
-    }
-
     /// Asks for a layer's experts: those in memory are ready, the others are being read.
     pub(super) fn begin(
         &mut self,
@@ -110,12 +105,7 @@ impl Cached {
     }
 
     /// Reads what the layer may want next, if the drive has nothing better to do.
-    pub(super) fn ahead(
-        &mut self,
-        request: &Request,
-        layer: LayerIdx,
-        predicted: &[ExpertIdx],
-    ) {
+    pub(super) fn ahead(&mut self, request: &Request, layer: LayerIdx, predicted: &[ExpertIdx]) {
         // Slots that the layer in work still needs come first.
         let free = self.arena.free_count().saturating_sub(request.queued.len());
         if !self.ahead || !request.queued.is_empty() {

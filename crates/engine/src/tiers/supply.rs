@@ -60,7 +60,11 @@ pub struct Tiers {
 
 enum Kind {
     Mapped(Mapped),
-    Cached(Box<Mutex<Cached>>),
+    /// `ahead`: whether there is room to read ahead, and a wish to.
+    Cached {
+        cached: Box<Mutex<Cached>>,
+        ahead: bool,
+    },
 }
 
 /// What was used, for the next run and for the simulator.
@@ -91,7 +95,8 @@ impl Tiers {
                 let reader = ExpertReader::open(map.clone(), digests.clone(), &arena, read)?;
                 let planner = Planner::new(shape, *slots, *policy, heat);
                 let cached = Cached::new(map.clone(), planner, reader, arena, *ahead);
-                Kind::Cached(Box::new(Mutex::new(cached)))
+                let ahead = *ahead && *slots < shape.total();
+                Kind::Cached { cached: Box::new(Mutex::new(cached)), ahead }
             }
         };
         let seen = Seen { heat: Heat::new(shape), recorder: None, pass: None };
@@ -136,7 +141,7 @@ impl Tiers {
     pub fn describe(&self) -> String {
         match &self.kind {
             Kind::Mapped(_) => "mapped files".to_string(),
-            Kind::Cached(cached) => {
+            Kind::Cached { cached, .. } => {
                 let cached = lock(cached);
                 let reads = match cached.reader().backend() {
                     Backend::Uring { fixed: true } => "io_uring, registered memory".to_string(),
@@ -168,7 +173,7 @@ impl Tiers {
     ) -> Result<(), TierError> {
         match &self.kind {
             Kind::Mapped(_) => Ok(()),
-            Kind::Cached(cached) => lock(cached).fill(counters, done),
+            Kind::Cached { cached, .. } => lock(cached).fill(counters, done),
         }
     }
 
@@ -214,7 +219,7 @@ impl Tiers {
         let experts: Vec<ExpertIdx> = uses.iter().map(|u| u.expert).collect();
         let kind = match &self.kind {
             Kind::Mapped(mapped) => Wave::Mapped { mapped, experts },
-            Kind::Cached(cached) => {
+            Kind::Cached { cached, .. } => {
                 let mut cached = lock(cached);
                 let request = cached.begin(layer, &experts, phase, counters);
                 Wave::Cached { cached, request }
@@ -225,7 +230,7 @@ impl Tiers {
 
     /// Whether a guess of the next layer's experts is of any use.
     pub fn wants_predictions(&self) -> bool {
-        matches!(&self.kind, Kind::Cached(c) if lock(c).reads_ahead()) || self.seen().pass.is_some()
+        matches!(self.kind, Kind::Cached { ahead: true, .. }) || self.seen().pass.is_some()
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
