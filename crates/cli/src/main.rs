@@ -17,6 +17,7 @@ mod progress;
 mod prompt;
 mod report;
 mod source;
+mod tiering;
 mod units;
 
 use std::process::ExitCode;

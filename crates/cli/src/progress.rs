@@ -19,6 +19,11 @@ pub fn writing(size_bytes: u64) -> ProgressBar {
     )
 }
 
+/// A bar while experts are read into memory.
+pub fn filling(experts: u64) -> ProgressBar {
+    styled(experts, "reading {bar:30} {pos}/{len} experts, {eta} left")
+}
+
 fn styled(length: u64, template: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template).expect("a template of ours");
     ProgressBar::new(length).with_style(style)

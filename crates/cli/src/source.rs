@@ -13,12 +13,14 @@ use store::checkpoint::Checkpoint;
 
 use crate::failure::BadInput;
 use crate::flags::{MachineArgs, ModelArgs};
+use crate::tiering::{Keeper, TierArgs, known_heat, prepare};
 
 /// A checkpoint and the model on it.
 pub struct Source {
     pub checkpoint: Checkpoint,
     pub model: Arc<Model>,
     pub load_seconds: f64,
+    pub keeper: Keeper,
 }
 
 impl Source {
@@ -26,11 +28,35 @@ impl Source {
     ///
     /// # Errors
     /// A folder that is no checkpoint, one that cannot be run, a machine that is not there.
-    pub fn open(which: &ModelArgs, machine: &MachineArgs) -> Result<Source> {
+    pub fn open(which: &ModelArgs, machine: &MachineArgs, tiers: &TierArgs) -> Result<Source> {
         let started = Instant::now();
+        let cpu = machine.cpu()?;
         let checkpoint = checkpoint(which.model.as_deref())?;
-        let model = Arc::new(Model::load(&checkpoint, machine.cpu()?)?);
-        Ok(Source { checkpoint, model, load_seconds: started.elapsed().as_secs_f64() })
+        let (shape, map) = Model::experts_in_place(&checkpoint)?;
+        let placement = tiers.placement(&checkpoint, &map, shape)?;
+        let keeper = Keeper::new(tiers, &checkpoint, &placement);
+        let fingerprint = checkpoint.sha256_fingerprint();
+        let heat = keeper.heat_path().and_then(|path| known_heat(path, &fingerprint, shape));
+        let source = engine::model::Source {
+            checkpoint: &checkpoint,
+            experts: Some(map),
+            digests: Arc::default(),
+            placement,
+            heat,
+        };
+        let model = Arc::new(Model::open(source, cpu)?);
+        prepare(tiers, &model)?;
+        let load_seconds = started.elapsed().as_secs_f64();
+        Ok(Source { checkpoint, model, load_seconds, keeper })
+    }
+
+    /// Leaves what was learned for the next run, and completes a recording.
+    ///
+    /// # Errors
+    /// A recording that cannot be completed.
+    pub fn finish(&self) -> Result<()> {
+        self.keeper.keep(&self.model);
+        Ok(self.model.tiers().finish_recording()?)
     }
 }
 

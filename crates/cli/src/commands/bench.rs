@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::flags::{MachineArgs, ModelArgs, at_least_one};
 use crate::source::Source;
+use crate::tiering::TierArgs;
 use crate::{printer, units};
 
 const EXAMPLES: &str = "Examples:
@@ -29,6 +30,8 @@ pub struct BenchArgs {
     model: ModelArgs,
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    tiers: TierArgs,
 
     /// Blocks of decoded tokens, each between two probes of the bandwidth
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = at_least_one)]
@@ -63,7 +66,7 @@ const PROBE_BYTES: usize = 1 << 30;
 /// # Errors
 /// A model that cannot be run.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    let source = Source::open(&args.model, &args.machine)?;
+    let source = Source::open(&args.model, &args.machine, &args.tiers)?;
     if args.stdio {
         return serve(&source, args.machine.chunk);
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use engine::model::Description;
-use engine::tiers::heat::{Corpus, Heat, Hotlist, Loaded, heat_path, load, remove};
+use engine::tiers::heat::{Corpus, Heat, Hotlist, heat_path, remove};
 use engine::tiers::trace;
 use engine::tiers::{Phase, Shape};
 use serde_json::json;
@@ -15,6 +15,7 @@ use store::checkpoint::Checkpoint;
 
 use crate::failure::BadInput;
 use crate::flags::ModelArgs;
+use crate::tiering::known_heat;
 use crate::{printer, source, units};
 
 const EXAMPLES: &str = "\
@@ -101,16 +102,7 @@ impl Ledger {
 
     /// The heat, if there is one; a file that was set aside is told on stderr.
     fn read(&self, shape: Shape) -> Option<Heat> {
-        match load(&self.path, &self.fingerprint, shape) {
-            Loaded::Known(heat) => Some(*heat),
-            Loaded::Absent => None,
-            Loaded::SetAside { why, moved_to } => {
-                let kept = moved_to.map(|to| format!("; it is now {}", to.display()));
-                let kept = kept.unwrap_or_default();
-                eprintln!("{}: not used: {why}{kept}", self.path.display());
-                None
-            }
-        }
+        known_heat(&self.path, &self.fingerprint, shape)
     }
 }
 

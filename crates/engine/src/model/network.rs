@@ -74,7 +74,7 @@ impl Model {
         let layers = layers.collect::<Result<_, _>>()?;
         let norm = loader.norm("model.norm.weight", d.hidden)?;
         let map = loader.expert_map(source.experts)?;
-        let shape = Shape { layers: d.layers.len(), experts: d.moe.experts, top_k: d.moe.top_k };
+        let shape = d.expert_shape();
         let heat = source.heat.as_ref();
         let tiers = Tiers::new(map.into(), source.digests, shape, &source.placement, heat)?;
         Ok(Model {
@@ -88,6 +88,16 @@ impl Model {
             cpu,
             tiers,
         })
+    }
+
+    /// The experts of a checkpoint where they lie, without a model on it.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn experts_in_place(checkpoint: &Checkpoint) -> Result<(Shape, ExpertMap), ModelError> {
+        let d = Description::of(checkpoint)?;
+        let map = Loader { from: checkpoint, d: &d }.expert_map(None)?;
+        Ok((d.expert_shape(), map))
     }
 
     /// Where its experts are.

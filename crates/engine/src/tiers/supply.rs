@@ -26,7 +26,7 @@ pub enum TierError {
 }
 
 /// Where experts are kept.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Placement {
     /// Mapped files; the system decides what stays in memory.
     Mapped,
@@ -119,6 +119,11 @@ impl Tiers {
     /// What this run used.
     pub fn heat(&self) -> Heat {
         self.seen().heat.clone()
+    }
+
+    /// What was used since the last time, for the ledger.
+    pub fn take_heat(&self) -> Heat {
+        std::mem::replace(&mut self.seen().heat, Heat::new(self.shape))
     }
 
     /// Records every pass from here on.
