@@ -25,7 +25,40 @@ pub(super) struct Cached {
     flying: HashSet<ExpertId>,
     answers: (Sender<Fetched>, Receiver<Fetched>),
     /// Reads ahead, unless it was switched off.
-    ahead: bool,
+    ahead: Option<Worth>,
+}
+
+/// Whether reading ahead pays: the share of guesses that were used, the last ones weighing most.
+struct Worth {
+    share: f64,
+    /// Layers that asked, for a guess now and then where it did not pay.
+    steps: u64,
+}
+
+/// A guess moves the share by this much of the distance.
+const WORTH_STEP: f64 = 1.0 / 16.0;
+/// Below it a read ahead costs more than it saves: the drive is also needed for what is demanded.
+const WORTH_MIN: f64 = 0.5;
+/// Layers between two guesses where they do not pay.
+const WORTH_PROBE: u64 = 64;
+
+impl Worth {
+    fn note(&mut self, used: u64, wasted: u64) {
+        for outcome in [(used, 1.0), (wasted, 0.0)] {
+            for _ in 0..outcome.0 {
+                self.share += (outcome.1 - self.share) * WORTH_STEP;
+            }
+        }
+    }
+
+    /// How many guesses to follow at most.
+    fn allowed(&mut self) -> usize {
+        self.steps += 1;
+        match self.share >= WORTH_MIN {
+            true => usize::MAX,
+            false => usize::from(self.steps.is_multiple_of(WORTH_PROBE)),
+        }
+    }
 }
 
 /// One layer's request while it is served.
@@ -50,6 +83,7 @@ impl Cached {
         ahead: bool,
     ) -> Cached {
         let (held, flying) = (HashMap::new(), HashSet::new());
+        let ahead = ahead.then_some(Worth { share: WORTH_MIN, steps: 0 });
         Cached { map, planner, reader, arena, held, flying, answers: channel(), ahead }
     }
 
@@ -79,6 +113,10 @@ impl Cached {
         counters.ahead_used += now.used - early.used;
         counters.ahead_late += now.late - early.late;
         counters.ahead_wasted += now.wasted - early.wasted;
+        if let Some(worth) = &mut self.ahead {
+            let used = now.used + now.late - early.used - early.late;
+            worth.note(used, now.wasted - early.wasted);
+        }
         counters.steps += 1;
         let missed = plan.misses.len() + plan.flying.len();
         counters.steps_without_miss += u64::from(missed == 0);
@@ -107,11 +145,9 @@ impl Cached {
     /// Reads what the layer may want next, if the drive has nothing better to do.
     pub(super) fn ahead(&mut self, request: &Request, layer: LayerIdx, predicted: &[ExpertIdx]) {
         // Slots that the layer in work still needs come first.
-        let free = self.arena.free_count().saturating_sub(request.queued.len());
-        if !self.ahead || !request.queued.is_empty() {
-            return;
-        }
-        for (layer, expert) in self.planner.ahead(layer, predicted, free.saturating_sub(1)) {
+        let Some(worth) = self.ahead.as_mut().filter(|_| request.queued.is_empty()) else { return };
+        let free = self.arena.free_count().saturating_sub(1).min(worth.allowed());
+        for (layer, expert) in self.planner.ahead(layer, predicted, free) {
             let slot = self.arena.take().expect("counted above");
             self.fetch(layer, expert, slot, Urgency::Ahead);
         }
