@@ -4,5 +4,6 @@
 pub mod checkpoint;
 pub mod experts;
 mod io;
+pub mod pack;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, HeaderProblem, Part, Shard, Tensor};

@@ -88,6 +88,7 @@ impl Weight {
         let values: Vec<bf16> = match self.data.elements() {
             Elements::Bf16(w) => w[range].to_vec(),
             Elements::F32(w) => w[range].iter().map(|v| numerics::round::store(*v)).collect(),
+            Elements::Packed(_) => unreachable!("only experts are packed"),
         };
         match self.bad_weight(row) {
             Some(error) => Err(error),
@@ -101,6 +102,7 @@ impl Weight {
         let found = match self.data.elements() {
             Elements::Bf16(w) => position(w[range].iter().map(|v| widen(*v))),
             Elements::F32(w) => position(w[range].iter().copied()),
+            Elements::Packed(_) => unreachable!("only experts are packed"),
         };
         found.map(|(column, value)| ModelError::WeightNotFinite {
             tensor: self.name.to_string(),
@@ -134,5 +136,6 @@ pub(super) fn vector(
     Ok(match flat.data.elements() {
         Elements::Bf16(w) => w.iter().map(|v| widen(*v)).collect(),
         Elements::F32(w) => w.to_vec(),
+        Elements::Packed(_) => unreachable!("only experts are packed"),
     })
 }
