@@ -240,7 +240,8 @@ fn corrected(
 /// Sums of `R` rows, folded; each pair of chains belongs to one of `UNROLL` neighbouring blocks.
 struct Sums<L: Lanes, const R: usize> {
     outer: [[[L::F32; 2]; UNROLL]; R],
-    bounds: [[L::F32; UNROLL]; R],
+    /// Of the weights.
+    squares: [[L::F32; 2]; R],
 }
 
 /// The f32 dot products of `R` neighbouring rows with the only token, and their error bounds.
@@ -252,9 +253,9 @@ fn direct<L: Lanes, const R: usize>(
 ) -> [(f32, f32); R] {
     let input = task.job.input;
     let source = task.source(0);
-    let (x, c) = (input.narrow(source), input.weighted(source));
+    let x = input.narrow(source);
     let groups = w.cols / GROUP;
-    assert!(x.len() == w.cols && c.len() == w.cols / 2);
+    assert!(x.len() == w.cols);
     let words = &w.groups[row * groups * GROUP_WORDS..][..R * groups * GROUP_WORDS];
     let mut bases = [L::base(0); R];
     for r in 0..R {
@@ -262,20 +263,19 @@ fn direct<L: Lanes, const R: usize>(
     }
     let mut sums = Sums::<L, R> {
         outer: [[[L::zero(); 2]; UNROLL]; R],
-        bounds: [[L::zero(); UNROLL]; R],
+        squares: [[L::zero(); 2]; R],
     };
     // As many blocks as `fast::direct` takes between two folds.
     let run = RUN * UNROLL * L::BLOCK / GROUP;
     let mut g = 0;
     while g < groups {
         let count = run.min(groups - g);
-        // SAFETY: `count` groups of each row, `x` and `c` from group g on.
+        // SAFETY: `count` groups of each row and of `x` from group g on.
         unsafe {
             let place = Place {
                 words: words.as_ptr().add(g * GROUP_WORDS),
                 row_words: groups * GROUP_WORDS,
                 x: x.as_ptr().add(g * GROUP),
-                c: c.as_ptr().add(g * GROUP / 2),
             };
             chains::<L, R, 0>(place, count, bases, &mut sums);
             if PLANE / L::BLOCK == 2 {
@@ -288,8 +288,8 @@ fn direct<L: Lanes, const R: usize>(
     for r in 0..R {
         let [[a, b], [c, d]] = sums.outer[r];
         let y = L::sum(L::add(L::add(a, b), L::add(c, d)));
-        let bound = L::sum(L::add(sums.bounds[r][0], sums.bounds[r][1]));
-        out[r] = (y, bound * UNIT + FLOOR);
+        let norm = tile::norm(L::sum(L::add(sums.squares[r][0], sums.squares[r][1])), w.cols);
+        out[r] = (y, norm * UNIT * input.direct_spread(source) + FLOOR);
     }
     out
 }
@@ -301,7 +301,6 @@ struct Place {
     /// From a row to the next.
     row_words: usize,
     x: *const f32,
-    c: *const f32,
 }
 
 /// Part `H` of the lanes of a run of groups, chained and folded.
@@ -311,7 +310,7 @@ struct Place {
 /// take turns.
 ///
 /// # Safety
-/// `count` groups of `R` rows at `place`, and of `x` and `c`.
+/// `count` groups of `R` rows at `place`, and of `x`.
 #[inline(always)]
 unsafe fn chains<L: Lanes, const R: usize, const H: usize>(
     place: Place,
@@ -320,7 +319,7 @@ unsafe fn chains<L: Lanes, const R: usize, const H: usize>(
     sums: &mut Sums<L, R>,
 ) {
     let mut inner = [[[L::zero(); 2]; UNROLL]; R];
-    let mut bounds = sums.bounds;
+    let mut squares = sums.squares;
     for g in 0..count {
         let mut rows = [[bases[0]; 4]; R];
         for r in 0..R {
@@ -337,22 +336,25 @@ unsafe fn chains<L: Lanes, const R: usize, const H: usize>(
             let at = g * GROUP + p * PLANE + H * L::BLOCK;
             let u = (p * (PLANE / L::BLOCK) + H) % UNROLL;
             // SAFETY: block p of group g.
-            let (first, second, weighted) = unsafe {
+            let (first, second) = unsafe {
                 let x = place.x.add(at);
-                (L::load(x), L::load(x.add(L::WIDTH)), L::load(place.c.add(at / 2)))
+                (L::load(x), L::load(x.add(L::WIDTH)))
             };
             for r in 0..R {
                 let (even, odd) = (L::even(rows[r][p]), L::odd(rows[r][p]));
                 inner[r][u][0] = L::fma(even, first, inner[r][u][0]);
                 inner[r][u][1] = L::fma(odd, second, inner[r][u][1]);
-                let magnitude = L::add(L::abs(even), L::abs(odd));
-                bounds[r][u] = L::fma(magnitude, weighted, bounds[r][u]);
+                squares[r][0] = L::fma(even, even, squares[r][0]);
+                squares[r][1] = L::fma(odd, odd, squares[r][1]);
             }
         }
     }
-    sums.bounds = bounds;
+    sums.squares = squares;
     for r in 0..R {
         for u in 0..UNROLL {
+            if PLANE / L::BLOCK == UNROLL && u != H {
+                continue;
+            }
             for half in 0..2 {
                 sums.outer[r][u][half] = L::add(sums.outer[r][u][half], inner[r][u][half]);
             }

@@ -29,6 +29,8 @@ pub struct Prepared {
     wide: Vec<f64>,
     /// Per token `sqrt(S c^2 x^2)` for the tiled path.
     spread: Vec<f32>,
+    /// The same with the rounding counts of one token; of few tokens only.
+    direct_spread: Vec<f32>,
     /// Per token `S |x|`.
     total: Vec<f64>,
     /// Per token the grid of its values.
@@ -56,6 +58,7 @@ impl Prepared {
             weighted: vec![0.0; few / 2],
             wide: vec![0.0; few],
             spread: vec![0.0; tokens],
+            direct_spread: vec![0.0; tokens],
             total: vec![0.0; tokens],
             grids: Vec::new(),
         };
@@ -67,14 +70,21 @@ impl Prepared {
     fn fill(&mut self, cpu: &Cpu) {
         let (width, stride, level) = (self.width, self.stride, self.level);
         let few = self.has_few();
-        let mut layouts = self.weighted.chunks_mut(stride / 2).zip(self.wide.chunks_mut(stride));
+        let mut layouts = self
+            .weighted
+            .chunks_mut(stride / 2)
+            .zip(self.wide.chunks_mut(stride))
+            .zip(&mut self.direct_spread);
         let mut rows: Vec<Row<'_>> = self
             .raw
             .chunks(width)
             .zip(self.narrow.chunks_mut(stride))
             .zip(self.spread.iter_mut().zip(&mut self.total))
             .map(|((raw, narrow), (spread, total))| {
-                let few = few.then(|| layouts.next().expect("a row for each token"));
+                let few = few.then(|| {
+                    let ((weighted, wide), spread) = layouts.next().expect("one for each token");
+                    Few { weighted, wide, spread }
+                });
                 Row { raw, narrow, few, spread, total }
             })
             .collect();
@@ -134,6 +144,10 @@ impl Prepared {
         self.spread[token]
     }
 
+    pub(super) fn direct_spread(&self, token: usize) -> f32 {
+        self.direct_spread[token]
+    }
+
     pub(super) fn grid(&self, token: usize) -> i32 {
         self.grids[token]
     }
@@ -156,10 +170,16 @@ fn block(level: SimdLevel) -> usize {
 struct Row<'a> {
     raw: &'a [bf16],
     narrow: &'a mut [f32],
-    /// Weighted magnitudes, and scaled f64.
-    few: Option<(&'a mut [f32], &'a mut [f64])>,
+    few: Option<Few<'a>>,
     spread: &'a mut f32,
     total: &'a mut f64,
+}
+
+/// What products with one token need besides.
+struct Few<'a> {
+    weighted: &'a mut [f32],
+    wide: &'a mut [f64],
+    spread: &'a mut f32,
 }
 
 fn lay_out_at(level: SimdLevel, row: &mut Row<'_>) {
@@ -171,7 +191,7 @@ fn lay_out_at(level: SimdLevel, row: &mut Row<'_>) {
 fn lay_out<L: Lanes>(row: &mut Row<'_>) {
     let blocks = row.raw.len().div_ceil(L::BLOCK);
     // One chain per place in a block, so that the additions overlap.
-    let (mut square, mut total) = ([0.0f64; 32], [0.0f64; 32]);
+    let (mut square, mut total, mut direct) = ([0.0f64; 32], [0.0f64; 32], [0.0f64; 32]);
     for b in 0..blocks {
         let at = b * L::BLOCK;
         let mut values = [0.0f32; 32];
@@ -187,8 +207,12 @@ fn lay_out<L: Lanes>(row: &mut Row<'_>) {
             *total += f64::from(v.abs());
         }
         place::<L>(values, &mut row.narrow[at..]);
-        if let Some((weighted, wide)) = &mut row.few {
+        if let Some(Few { weighted, wide, .. }) = &mut row.few {
             let c = fast::direct_roundings::<L>(b, blocks);
+            for (v, direct) in values.iter().zip(&mut direct) {
+                let scaled = f64::from(*v) * f64::from(c);
+                *direct += scaled * scaled;
+            }
             for (o, pair) in weighted[at / 2..].iter_mut().zip(values.chunks_exact(2)) {
                 *o = c * pair[0].abs().max(pair[1].abs());
             }
@@ -197,7 +221,11 @@ fn lay_out<L: Lanes>(row: &mut Row<'_>) {
     }
     let (square, total) = (square.iter().sum::<f64>(), total.iter().sum::<f64>());
     // The square root and the conversion round; one part in 2^20 covers both.
-    *row.spread = (square.sqrt() * (1.0 + 1.0 / (1u32 << 20) as f64)) as f32;
+    let root = |square: f64| (square.sqrt() * (1.0 + 1.0 / (1u32 << 20) as f64)) as f32;
+    *row.spread = root(square);
+    if let Some(few) = &mut row.few {
+        *few.spread = root(direct.iter().sum());
+    }
     *row.total = total * (1.0 + 1.0 / (1u64 << 30) as f64);
 }
 
