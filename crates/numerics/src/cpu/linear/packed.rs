@@ -324,7 +324,8 @@ unsafe fn chains<L: Lanes, const R: usize, const H: usize>(
         let mut rows = [[bases[0]; 4]; R];
         for r in 0..R {
             let words = place.words.wrapping_add(r * place.row_words + g * GROUP_WORDS);
-            if H == 0 {
+            // Spread over the parts: a burst of requests would fill the queue of misses.
+            if PLANE / L::BLOCK == 1 || r % 2 == H {
                 prefetch(words.wrapping_add(AHEAD));
                 prefetch(words.wrapping_add(AHEAD + LINE));
                 prefetch(words.wrapping_add(AHEAD + 2 * LINE));
