@@ -20,11 +20,11 @@ pub(super) const UNIT: f32 = U32 * (1.0 + 1.0 / 256.0);
 pub(super) const FLOOR: f32 = f32::from_bits(1 << 17);
 
 /// Blocks that the one-token path takes per step, each into its own pair of sums.
-pub(super) const UNROLL: usize = 2;
+const UNROLL: usize = 2;
 
 /// Steps after which the chains are folded into outer sums: without it half as many products
 /// again pass through enough roundings to be in doubt.
-pub(super) const RUN: usize = 16;
+const RUN: usize = 16;
 
 /// Weights in a cache line.
 const LINE: usize = 32;

@@ -1,16 +1,18 @@
 //! Projections whose weights are packed: in place for one token, else unpacked a piece at a time.
 //!
-//! One token: the sums of `fast::direct`, the same chains in the same order, so its bound holds
-//! as it is; the weights come out of their groups in registers. Where a row has escapes its group
-//! holds substitutes: `corrected` takes their products out of the sum and puts the true ones in,
-//! in f64, with a bound of its own. Rows in doubt are unpacked and go the way of plain rows.
+//! One token: the weights come out of their groups in registers, and each run of groups is summed
+//! in f32 and added to an f64 total. `roundings` counts what a product passes through; the bound
+//! comes from Cauchy and Schwarz, `sqrt(S w^2) * sqrt(S c^2 x^2)`, as in `tile`. Where a row has
+//! escapes its groups hold substitutes: `corrected` takes their products out of the sum and puts
+//! the true ones in, with a bound of its own. Rows in doubt are unpacked and go the way of plain
+//! rows.
 
 use std::cell::Cell;
 use std::ops::Range;
 
 use half::bf16;
 
-use super::fast::{AHEAD, Doubt, FLOOR, RUN, UNIT, UNROLL, settled};
+use super::fast::{AHEAD, Doubt, FLOOR, UNIT};
 use super::{Sink, Task, rows_at, tile, wide};
 use crate::bound::{U32, decide_bf16, wide_bound};
 use crate::cpu::for_level;
@@ -21,12 +23,30 @@ use crate::{NonFinite, SimdLevel};
 
 /// Bytes of unpacked rows that are used before they leave the second-level cache.
 const SCRATCH_BYTES_MAX: usize = 160 << 10;
+/// Groups that are summed in f32 before they go into the f64 total.
+const RUN: usize = 4;
+/// Blocks of a group that a chain takes one after the other, whatever their length.
+const CHAINED: usize = GROUP / PLANE;
+/// Covers the roundings of computing a bound in f64, and of making it an f32.
+const SLACK: f64 = 1.0 + 1.0 / (1 << 20) as f64;
 /// u16 in a cache line.
 const LINE: usize = 32;
 
 thread_local! {
     /// Unpacked rows; kept, because fresh memory costs as much as unpacking into it.
     static SCRATCH: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
+}
+
+/// Roundings that the product of an element passes through on the one-token path, in rows of
+/// whole groups.
+///
+/// Its own addition and those that follow in its chain, then one of even and odd. The errors of
+/// the f64 totals are far below the slack of `UNIT`.
+#[inline(always)]
+pub(super) fn roundings(element: usize, cols: usize) -> f32 {
+    let group = element / GROUP;
+    let end = ((group / RUN + 1) * RUN).min(cols.div_ceil(GROUP));
+    (CHAINED * (end - group) - element % GROUP / PLANE + 1) as f32
 }
 
 /// All outputs of a task.
@@ -168,16 +188,23 @@ fn direct_rows<L: Lanes>(task: &Task<'_>, w: &PackedRows<'_>) -> Result<(), NonF
     let mut row = task.rows.start;
     while row + 1 < task.rows.end {
         let found = direct::<L, 2>(task, w, row);
-        for (r, sums) in found.into_iter().enumerate() {
-            finish::<L>(task, w, row + r, &mut escapes, sums)?;
+        for (r, found) in found.into_iter().enumerate() {
+            finish::<L>(task, w, row + r, &mut escapes, found)?;
         }
         row += 2;
     }
     if row < task.rows.end {
-        let [sums] = direct::<L, 1>(task, w, row);
-        finish::<L>(task, w, row, &mut escapes, sums)?;
+        let [found] = direct::<L, 1>(task, w, row);
+        finish::<L>(task, w, row, &mut escapes, found)?;
     }
     Ok(())
+}
+
+/// The f32 sums of a row in f64, and how far they may be from the exact one.
+#[derive(Clone, Copy)]
+struct Found {
+    sum: f64,
+    bound: f64,
 }
 
 /// Stores what is settled and settles the rest; takes the row's escapes off the list.
@@ -187,42 +214,42 @@ fn finish<L: Lanes>(
     w: &PackedRows<'_>,
     row: usize,
     escapes: &mut Range<usize>,
-    (y, bound): (f32, f32),
+    mut found: Found,
 ) -> Result<(), NonFinite> {
     let first = escapes.start;
     let end = (row + 1) * w.cols;
     while escapes.start < escapes.end && (w.escape_places[escapes.start] as usize) < end {
         escapes.start += 1;
     }
-    let (found, bound) = match escapes.start == first {
-        true => (settled(y, bound), bound),
-        false => corrected(task, w, first..escapes.start, y, bound),
-    };
-    match found {
+    if first < escapes.start {
+        found = corrected(task, w, first..escapes.start, found);
+    }
+    match decide_bf16(found.sum, found.bound) {
         Some(v) => {
             task.sink.put_bf16(0, row, v);
             Ok(())
         }
-        None => unpacked::<L>(task, w, row..row + 1, Some(Doubt { row: 0, token: 0, bound })),
+        None => {
+            let doubt = Doubt { row: 0, token: 0, bound: (found.bound * SLACK) as f32 };
+            unpacked::<L>(task, w, row..row + 1, Some(doubt))
+        }
     }
 }
 
-/// From the sum with substitutes to the true one: the value if it is settled, and the bound.
+/// From the sum with substitutes to the true one.
 ///
-/// Products of bf16 are exact in f64. `y` and two products for each escape are added, so each
-/// passes through fewer roundings than twice the escapes. The bound that goes on also covers
-/// 2^-24 of the products put in, as stage 2 expects.
+/// Products of bf16 are exact in f64. The sum and two products for each escape are added, so each
+/// passes through no more roundings than twice the escapes. The bound also covers 2^-24 of the
+/// products put in, as stage 2 expects.
 #[inline(never)]
 fn corrected(
     task: &Task<'_>,
     w: &PackedRows<'_>,
     escapes: Range<usize>,
-    y: f32,
-    bound: f32,
-) -> (Option<bf16>, f32) {
-    const SLACK: f64 = 1.0 + 1.0 / (1 << 20) as f64;
+    Found { mut sum, bound }: Found,
+) -> Found {
     let x = task.job.input.raw(task.source(0));
-    let (mut sum, mut absolute, mut put_in) = (f64::from(y), f64::from(y.abs()), 0.0);
+    let (mut absolute, mut put_in) = (sum.abs(), 0.0);
     for i in escapes.clone() {
         let place = w.escape_places[i] as usize;
         let x = f64::from(widen(x[place % w.cols]));
@@ -232,25 +259,17 @@ fn corrected(
         absolute += out.abs() + true_one.abs();
         put_in += true_one.abs();
     }
-    let rounded = wide_bound(2 * escapes.len(), absolute);
-    let bound = (f64::from(bound) + rounded) * SLACK;
-    (decide_bf16(sum, bound), ((bound + f64::from(U32) * put_in) * SLACK) as f32)
+    let added = wide_bound(2 * escapes.len(), absolute) + f64::from(U32) * put_in;
+    Found { sum, bound: (bound + added) * SLACK }
 }
 
-/// Sums of `R` rows, folded; each pair of chains belongs to one of `UNROLL` neighbouring blocks.
-struct Sums<L: Lanes, const R: usize> {
-    outer: [[[L::F32; 2]; UNROLL]; R],
-    /// Of the weights.
-    squares: [[L::F32; 2]; R],
-}
-
-/// The f32 dot products of `R` neighbouring rows with the only token, and their error bounds.
+/// The dot products of `R` neighbouring rows with the only token, and their error bounds.
 #[inline(always)]
 fn direct<L: Lanes, const R: usize>(
     task: &Task<'_>,
     w: &PackedRows<'_>,
     row: usize,
-) -> [(f32, f32); R] {
+) -> [Found; R] {
     let input = task.job.input;
     let source = task.source(0);
     let x = input.narrow(source);
@@ -261,15 +280,10 @@ fn direct<L: Lanes, const R: usize>(
     for r in 0..R {
         bases[r] = L::base(w.bases[row + r]);
     }
-    let mut sums = Sums::<L, R> {
-        outer: [[[L::zero(); 2]; UNROLL]; R],
-        squares: [[L::zero(); 2]; R],
-    };
-    // As many blocks as `fast::direct` takes between two folds.
-    let run = RUN * UNROLL * L::BLOCK / GROUP;
-    let mut g = 0;
-    while g < groups {
-        let count = run.min(groups - g);
+    let mut sums =
+        Sums::<L, R> { totals: [[L::zero64(); 2]; R], squares: [[L::zero(); 2]; R] };
+    for g in (0..groups).step_by(RUN) {
+        let count = RUN.min(groups - g);
         // SAFETY: `count` groups of each row and of `x` from group g on.
         unsafe {
             let place = Place {
@@ -282,16 +296,22 @@ fn direct<L: Lanes, const R: usize>(
                 chains::<L, R, 1>(place, count, bases, &mut sums);
             }
         }
-        g += count;
     }
-    let mut out = [(0.0, 0.0); R];
+    let spread = f64::from(UNIT * input.packed_spread(source));
+    let mut out = [Found { sum: 0.0, bound: 0.0 }; R];
     for r in 0..R {
-        let [[a, b], [c, d]] = sums.outer[r];
-        let y = L::sum(L::add(L::add(a, b), L::add(c, d)));
+        let sum = L::sum64(L::add64(sums.totals[r][0], sums.totals[r][1]));
         let norm = tile::norm(L::sum(L::add(sums.squares[r][0], sums.squares[r][1])), w.cols);
-        out[r] = (y, norm * UNIT * input.direct_spread(source) + FLOOR);
+        out[r] = Found { sum, bound: f64::from(norm) * spread + f64::from(FLOOR) };
     }
     out
+}
+
+/// What is known of `R` rows so far.
+struct Sums<L: Lanes, const R: usize> {
+    totals: [[L::F64; 2]; R],
+    /// Of the weights.
+    squares: [[L::F32; 2]; R],
 }
 
 /// Where a run of groups begins.
@@ -303,11 +323,8 @@ struct Place {
     x: *const f32,
 }
 
-/// Part `H` of the lanes of a run of groups, chained and folded.
-///
-/// With two parts to a plane the first has the even blocks and the second the odd ones, so each
-/// meets one of the two pairs of chains and the sums stay in registers; with one part, the planes
-/// take turns.
+/// Part `H` of the lanes of a run of groups: one chain for the even and one for the odd elements
+/// of each row, so that all of them stay in registers.
 ///
 /// # Safety
 /// `count` groups of `R` rows at `place`, and of `x`.
@@ -318,7 +335,7 @@ unsafe fn chains<L: Lanes, const R: usize, const H: usize>(
     bases: [L::Packed; R],
     sums: &mut Sums<L, R>,
 ) {
-    let mut inner = [[[L::zero(); 2]; UNROLL]; R];
+    let mut inner = [[L::zero(); 2]; R];
     let mut squares = sums.squares;
     for g in 0..count {
         let mut rows = [[bases[0]; 4]; R];
@@ -333,18 +350,16 @@ unsafe fn chains<L: Lanes, const R: usize, const H: usize>(
             // SAFETY: part H of the planes of group g of row r.
             rows[r] = L::unpack(unsafe { planes::<L>(words.add(H * L::BLOCK)) }, bases[r]);
         }
-        for p in 0..4 {
-            let at = g * GROUP + p * PLANE + H * L::BLOCK;
-            let u = (p * (PLANE / L::BLOCK) + H) % UNROLL;
+        for p in 0..CHAINED {
             // SAFETY: block p of group g.
             let (first, second) = unsafe {
-                let x = place.x.add(at);
+                let x = place.x.add(g * GROUP + p * PLANE + H * L::BLOCK);
                 (L::load(x), L::load(x.add(L::WIDTH)))
             };
             for r in 0..R {
                 let (even, odd) = (L::even(rows[r][p]), L::odd(rows[r][p]));
-                inner[r][u][0] = L::fma(even, first, inner[r][u][0]);
-                inner[r][u][1] = L::fma(odd, second, inner[r][u][1]);
+                inner[r][0] = L::fma(even, first, inner[r][0]);
+                inner[r][1] = L::fma(odd, second, inner[r][1]);
                 squares[r][0] = L::fma(even, even, squares[r][0]);
                 squares[r][1] = L::fma(odd, odd, squares[r][1]);
             }
@@ -352,13 +367,8 @@ unsafe fn chains<L: Lanes, const R: usize, const H: usize>(
     }
     sums.squares = squares;
     for r in 0..R {
-        for u in 0..UNROLL {
-            if PLANE / L::BLOCK == UNROLL && u != H {
-                continue;
-            }
-            for half in 0..2 {
-                sums.outer[r][u][half] = L::add(sums.outer[r][u][half], inner[r][u][half]);
-            }
-        }
+        let [low, high] = L::halves(L::add(inner[r][0], inner[r][1]));
+        sums.totals[r][0] = L::add64(sums.totals[r][0], low);
+        sums.totals[r][1] = L::add64(sums.totals[r][1], high);
     }
 }

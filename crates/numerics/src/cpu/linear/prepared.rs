@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::super::{Cpu, SimdLevel, for_level};
-use super::{fast, tile};
+use super::{fast, packed, tile};
 use crate::cpu::lanes::{Lanes, wide_operand};
 use crate::exact::grid;
 use crate::round::widen;
@@ -29,8 +29,8 @@ pub struct Prepared {
     wide: Vec<f64>,
     /// Per token `sqrt(S c^2 x^2)` for the tiled path.
     spread: Vec<f32>,
-    /// The same with the rounding counts of one token; of few tokens only.
-    direct_spread: Vec<f32>,
+    /// The same for packed rows against one token; of few tokens only.
+    packed_spread: Vec<f32>,
     /// Per token `S |x|`.
     total: Vec<f64>,
     /// Per token the grid of its values.
@@ -58,7 +58,7 @@ impl Prepared {
             weighted: vec![0.0; few / 2],
             wide: vec![0.0; few],
             spread: vec![0.0; tokens],
-            direct_spread: vec![0.0; tokens],
+            packed_spread: vec![0.0; tokens],
             total: vec![0.0; tokens],
             grids: Vec::new(),
         };
@@ -74,7 +74,7 @@ impl Prepared {
             .weighted
             .chunks_mut(stride / 2)
             .zip(self.wide.chunks_mut(stride))
-            .zip(&mut self.direct_spread);
+            .zip(&mut self.packed_spread);
         let mut rows: Vec<Row<'_>> = self
             .raw
             .chunks(width)
@@ -144,8 +144,8 @@ impl Prepared {
         self.spread[token]
     }
 
-    pub(super) fn direct_spread(&self, token: usize) -> f32 {
-        self.direct_spread[token]
+    pub(super) fn packed_spread(&self, token: usize) -> f32 {
+        self.packed_spread[token]
     }
 
     pub(super) fn grid(&self, token: usize) -> i32 {
@@ -191,7 +191,7 @@ fn lay_out_at(level: SimdLevel, row: &mut Row<'_>) {
 fn lay_out<L: Lanes>(row: &mut Row<'_>) {
     let blocks = row.raw.len().div_ceil(L::BLOCK);
     // One chain per place in a block, so that the additions overlap.
-    let (mut square, mut total, mut direct) = ([0.0f64; 32], [0.0f64; 32], [0.0f64; 32]);
+    let (mut square, mut total, mut packed) = ([0.0f64; 32], [0.0f64; 32], [0.0f64; 32]);
     for b in 0..blocks {
         let at = b * L::BLOCK;
         let mut values = [0.0f32; 32];
@@ -208,11 +208,12 @@ fn lay_out<L: Lanes>(row: &mut Row<'_>) {
         }
         place::<L>(values, &mut row.narrow[at..]);
         if let Some(Few { weighted, wide, .. }) = &mut row.few {
-            let c = fast::direct_roundings::<L>(b, blocks);
-            for (v, direct) in values.iter().zip(&mut direct) {
-                let scaled = f64::from(*v) * f64::from(c);
-                *direct += scaled * scaled;
+            let c = f64::from(packed::roundings(at, row.raw.len()));
+            for (v, packed) in values.iter().zip(&mut packed) {
+                let scaled = f64::from(*v) * c;
+                *packed += scaled * scaled;
             }
+            let c = fast::direct_roundings::<L>(b, blocks);
             for (o, pair) in weighted[at / 2..].iter_mut().zip(values.chunks_exact(2)) {
                 *o = c * pair[0].abs().max(pair[1].abs());
             }
@@ -224,7 +225,7 @@ fn lay_out<L: Lanes>(row: &mut Row<'_>) {
     let root = |square: f64| (square.sqrt() * (1.0 + 1.0 / (1u32 << 20) as f64)) as f32;
     *row.spread = root(square);
     if let Some(few) = &mut row.few {
-        *few.spread = root(direct.iter().sum());
+        *few.spread = root(packed.iter().sum());
     }
     *row.total = total * (1.0 + 1.0 / (1u64 << 30) as f64);
 }
