@@ -40,7 +40,10 @@ impl Lanes for Avx2 {
         // where the mask clears.
         unsafe {
             let mask = _mm256_set1_epi16(CODE as i16);
-            let twelve = _mm256_xor_si256(_mm256_xor_si256(_mm256_add_epi16(a, a), _mm256_srli_epi16(b, 3)), _mm256_srli_epi16(c, 7));
+            let twelve = _mm256_xor_si256(
+                _mm256_xor_si256(_mm256_add_epi16(a, a), _mm256_srli_epi16(b, 3)),
+                _mm256_srli_epi16(c, 7),
+            );
             let d = _mm256_srai_epi16(twelve, 4);
             [
                 _mm256_add_epi16(_mm256_and_si256(a, mask), base),

@@ -40,7 +40,11 @@ impl Lanes for Avx512 {
         // where the mask clears.
         unsafe {
             let mask = _mm512_set1_epi16(CODE as i16);
-            let twelve = _mm512_ternarylogic_epi32::<0x96>(_mm512_add_epi16(a, a), _mm512_srli_epi16(b, 3), _mm512_srli_epi16(c, 7));
+            let twelve = _mm512_ternarylogic_epi32::<0x96>(
+                _mm512_add_epi16(a, a),
+                _mm512_srli_epi16(b, 3),
+                _mm512_srli_epi16(c, 7),
+            );
             let d = _mm512_srai_epi16(twelve, 4);
             [
                 _mm512_add_epi16(_mm512_and_si512(a, mask), base),

@@ -265,11 +265,7 @@ fn corrected(
 
 /// The dot products of `R` neighbouring rows with the only token, and their error bounds.
 #[inline(always)]
-fn direct<L: Lanes, const R: usize>(
-    task: &Task<'_>,
-    w: &PackedRows<'_>,
-    row: usize,
-) -> [Found; R] {
+fn direct<L: Lanes, const R: usize>(task: &Task<'_>, w: &PackedRows<'_>, row: usize) -> [Found; R] {
     let input = task.job.input;
     let source = task.source(0);
     let x = input.narrow(source);
@@ -280,8 +276,7 @@ fn direct<L: Lanes, const R: usize>(
     for r in 0..R {
         bases[r] = L::base(w.bases[row + r]);
     }
-    let mut sums =
-        Sums::<L, R> { totals: [[L::zero64(); 2]; R], squares: [[L::zero(); 2]; R] };
+    let mut sums = Sums::<L, R> { totals: [[L::zero64(); 2]; R], squares: [[L::zero(); 2]; R] };
     for g in (0..groups).step_by(RUN) {
         let count = RUN.min(groups - g);
         // SAFETY: `count` groups of each row and of `x` from group g on.
