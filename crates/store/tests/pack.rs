@@ -81,6 +81,23 @@ fn version_1_is_read_for_ever() {
 }
 
 #[test]
+fn the_document_describes_the_header() {
+    let document = include_str!("../../../FORMAT.md");
+    let section = document.split("## Packed projection").nth(1).expect("the section");
+    let field = |name: &str| {
+        let rows = section.lines().map(|l| l.split('|').map(str::trim).collect::<Vec<_>>());
+        let row = rows.into_iter().find(|row| row.get(3) == Some(&name)).expect("a row");
+        let [offset, len] = [row[1], row[2]].map(|v| v.parse::<usize>().expect("a number"));
+        let mut bytes = [0; 8];
+        bytes[..len].copy_from_slice(&FIXTURE[offset..offset + len]);
+        u64::from_le_bytes(bytes)
+    };
+    let names = ["magic", "version", "rows", "cols", "groups", "escapes"];
+    let magic = u64::from(u32::from_le_bytes(*b"TFPK"));
+    assert_eq!(names.map(field), [magic, 1, 7, 300, 17, 16]);
+}
+
+#[test]
 fn no_part_of_a_block_is_enough() {
     for len in 0..FIXTURE.len() {
         Packed::parse(&FIXTURE[..len]).expect_err("truncated");

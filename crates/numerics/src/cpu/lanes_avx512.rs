@@ -36,8 +36,8 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn unpack(planes: [__m512i; 3], base: __m512i) -> [__m512i; 4] {
         let [a, b, c] = planes;
-        // SAFETY: AVX-512 was detected. The arithmetic shift leaves the sign on top and copies of it
-        // where the mask clears.
+        // SAFETY: AVX-512 was detected. The arithmetic shift leaves the sign on top and copies of
+        // it where the mask clears.
         unsafe {
             let mask = _mm512_set1_epi16(CODE as i16);
             let twelve = _mm512_ternarylogic_epi32::<0x96>(

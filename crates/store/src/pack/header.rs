@@ -41,7 +41,8 @@ pub enum PackError {
     #[error("packed block, escape {index}: bits {bits:#06x} need none with base {base}")]
     NeedlessEscape { index: usize, bits: u16, base: u8 },
     #[error(
-        "packed block, escape {index} at {place}: its code is {found:#06x}, expected {expected:#06x}"
+        "packed block, escape {index} at {place}: its code is {found:#06x}, \
+         expected {expected:#06x}"
     )]
     Substitute { index: usize, place: usize, expected: u16, found: u16 },
     #[error("packed block, place {place}: not zero behind the last of {elements} elements")]
