@@ -174,6 +174,32 @@ fn zeros_ties_and_cancellation() {
 }
 
 #[test]
+fn what_a_chain_of_f32_loses_is_within_the_bound() {
+    // At every level the elements 0, 32, 64... are one chain. 1 + 2^-8 - 2^-23 is just below the
+    // middle of two bf16; fourteen products below half a unit of f32 lead across it, and f32 drops
+    // each of them.
+    let (rows, cols) = (40, 512);
+    let mut w = noise(rows * cols, 37, 1.0);
+    let mut x = vec![bf16::ZERO; 33 * cols];
+    for row in w.chunks_mut(cols) {
+        row.iter_mut().step_by(32).for_each(|w| *w = bf16::from_f32(1.9375));
+        (row[0], row[32]) = (bf16::ONE, bf16::from_f32(217.0 / 256.0));
+    }
+    for x in x.chunks_mut(cols) {
+        x.iter_mut().step_by(32).for_each(|x| *x = bf16::from_f32(2f32.powi(-25)));
+        (x[0], x[32]) = (bf16::ONE, bf16::from_f32(151.0 * 2f32.powi(-15)));
+    }
+    assert!(!same(rows, cols, &w, &x));
+    let block = Block::new(rows, cols, &w).expect("smaller");
+    for cpu in cpus() {
+        let input = &Prepared::new(&cpu, x[..cols].to_vec(), cols);
+        let matrix = Matrix::new(rows, cols, Elements::Packed(block.packed()));
+        let stored = product(&cpu, matrix, input).0.expect("finite");
+        assert_eq!(stored, vec![bf16::from_f32(1.0 + 1.0 / 128.0).to_bits(); rows]);
+    }
+}
+
+#[test]
 fn huge_inputs_and_an_input_far_above_the_others() {
     let (rows, cols) = (40, 2048);
     let w = noise(rows * cols, 17, 0.035);
