@@ -4,6 +4,7 @@
 pub mod checkpoint;
 pub mod experts;
 mod io;
+pub mod pack;
 pub mod read;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, HeaderProblem, Part, Shard, Tensor};

@@ -47,6 +47,15 @@ pub enum ModelError {
         found: [usize; 2],
     },
 
+    #[error("tensor {tensor}: {problem}; convert the checkpoint again")]
+    Packed { tensor: String, problem: store::pack::PackError },
+
+    #[error(
+        "tensor {tensor}: its packed block is {found:?}, the store's index says {expected:?}; \
+             convert the checkpoint again"
+    )]
+    PackedShape { tensor: String, expected: [usize; 2], found: [usize; 2] },
+
     #[error(
         "tensor {tensor} holds {value} at row {row}, column {column}: a weight must be \
              finite; the file is damaged or badly converted: download it again"

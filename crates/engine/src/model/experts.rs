@@ -121,9 +121,9 @@ impl Experts {
                 .into_iter()
                 .map(|Ready { expert, bytes }| {
                     let blocks = map.blocks(layer, expert.0).iter().zip(bytes.blocks);
-                    (group_of(groups, expert), Mlp::of_blocks(blocks))
+                    Ok((group_of(groups, expert), Mlp::of_blocks(blocks)?))
                 })
-                .collect();
+                .collect::<Result<_, ModelError>>()?;
             counters.experts += experts.len() as u64;
             counters.expert_bytes += experts.iter().map(|(_, mlp)| mlp.bytes()).sum::<u64>();
             let mut banks = vec![bank(self.moe.width, &experts, &order)];

@@ -58,16 +58,18 @@ pub(super) struct Bank<'a> {
 
 impl Mlp {
     /// An expert as it was read: its blocks in the order of the map.
-    pub(super) fn of_blocks<'a>(blocks: impl Iterator<Item = (&'a Block, Bytes)>) -> Mlp {
-        let mut weights: Vec<Weight> =
-            blocks.map(|(block, bytes)| Weight::of_block(block, bytes)).collect();
+    pub(super) fn of_blocks<'a>(
+        blocks: impl Iterator<Item = (&'a Block, Bytes)>,
+    ) -> Result<Mlp, ModelError> {
+        let weight = |(block, bytes)| Weight::of_block(block, bytes);
+        let mut weights: Vec<Weight> = blocks.map(weight).collect::<Result<_, _>>()?;
         let down = weights.pop().expect("an expert has a down projection");
         let up = weights.pop().expect("and one before it");
         let gate_up = match weights.pop() {
             Some(gate) => GateUp::Split(gate, up),
             None => GateUp::Fused(up),
         };
-        Mlp { gate_up, down }
+        Ok(Mlp { gate_up, down })
     }
 
     pub(super) fn bytes(&self) -> u64 {

@@ -275,7 +275,7 @@ impl Work<'_> {
 /// From a sum of squares: 2^-120 per element covers squares that underflowed, 2^-7 the roundings
 /// of the sum (fewer than 2^15) and of the root.
 #[inline(always)]
-fn norm(square: f32, k: usize) -> f32 {
+pub(super) fn norm(square: f32, k: usize) -> f32 {
     (square + k as f32 * f32::from_bits((127 - 120) << 23)).sqrt() * (1.0 + 1.0 / 128.0)
 }
 
