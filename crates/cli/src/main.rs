@@ -42,6 +42,7 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    store::end_on_lost_pages();
     match commands::run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure::report(&error),

@@ -9,11 +9,12 @@ use engine::embedded;
 use engine::index::TokenId;
 use engine::model::Model;
 use engine::text::{ChatTemplate, GenerationDefaults, Tokenizer};
+use engine::tiers::Placement;
 use store::checkpoint::Checkpoint;
 
 use crate::failure::BadInput;
 use crate::flags::{MachineArgs, ModelArgs};
-use crate::tiering::{Keeper, TierArgs, known_heat, prepare};
+use crate::tiering::{self, Keeper, TierArgs, known_heat, prepare};
 
 /// A checkpoint and the model on it.
 pub struct Source {
@@ -31,9 +32,12 @@ impl Source {
     pub fn open(which: &ModelArgs, machine: &MachineArgs, tiers: &TierArgs) -> Result<Source> {
         let started = Instant::now();
         let cpu = machine.cpu()?;
-        let checkpoint = checkpoint(which.model.as_deref())?;
+        let mut checkpoint = checkpoint(which.model.as_deref())?;
         let (shape, map) = Model::experts_in_place(&checkpoint)?;
         let placement = tiers.placement(&checkpoint, &map, shape)?;
+        if matches!(placement, Placement::Cached { .. }) {
+            checkpoint.own(tiering::is_kept)?;
+        }
         let keeper = Keeper::new(tiers, &checkpoint, &placement);
         let fingerprint = checkpoint.sha256_fingerprint();
         let heat = keeper.heat_path().and_then(|path| known_heat(path, &fingerprint, shape));

@@ -123,10 +123,13 @@ impl TierArgs {
     }
 }
 
-/// Weights that every token uses.
+/// What stays in memory beside the experts: all that every token uses.
+pub fn is_kept(part: Part) -> bool {
+    part != Part::Experts && !part.is_unused()
+}
+
 fn dense_bytes(checkpoint: &Checkpoint) -> u64 {
-    let used = |part: Part| part != Part::Experts && !part.is_unused();
-    checkpoint.part_sizes().iter().filter(|s| used(s.part)).map(|s| s.size_bytes).sum()
+    checkpoint.part_sizes().iter().filter(|s| is_kept(s.part)).map(|s| s.size_bytes).sum()
 }
 
 /// The heat that earlier runs left; what cannot be used is told on stderr.

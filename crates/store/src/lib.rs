@@ -8,3 +8,4 @@ pub mod pack;
 pub mod read;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, HeaderProblem, Part, Shard, Tensor};
+pub use io::mapping::end_on_lost_pages;

@@ -3,7 +3,7 @@
 use predicates::prelude::*;
 use serde_json::Value;
 
-use crate::{json, refused, tarfa};
+use crate::{json, models, refused, tarfa};
 
 const SMALL: [&str; 9] =
     ["sim", "--synthetic", "--layers", "4", "--experts", "32", "--tokens", "200", "--no-curve"];
@@ -93,4 +93,33 @@ fn a_damaged_ledger_is_set_aside_and_forgotten() {
         .success()
         .stderr(predicate::str::contains("it is no heat of this version"));
     assert!(!path.exists() && path.with_extension("set-aside").exists());
+}
+
+#[test]
+fn a_mapped_file_that_is_cut_ends_with_a_message() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let from = models("golden/qwen3_moe");
+    for entry in std::fs::read_dir(from).expect("a model") {
+        let path = entry.expect("an entry").path();
+        if path.is_file() {
+            std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).expect("a copy");
+        }
+    }
+    let weights = folder.path().join("model-00001-of-00005.safetensors");
+    let mut running = std::process::Command::new(assert_cmd::cargo::cargo_bin("tarfa"))
+        .args(["logits", "--ids", "1,2,3", "--generate", "4000", "--no-heat", "--model"])
+        .arg(folder.path())
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("it starts");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let file = std::fs::OpenOptions::new().write(true).open(weights).expect("a file");
+    file.set_len(4096).expect("it shrinks");
+    let mut stderr = String::new();
+    std::io::Read::read_to_string(running.stderr.as_mut().unwrap(), &mut stderr).expect("text");
+    let code = running.wait().expect("it ends").code();
+    let lost = code == Some(1) && stderr.contains("SIGBUS");
+    let changed = code == Some(2) && stderr.contains("it was written to while it was in use");
+    assert!(lost || changed, "{code:?}: {stderr}");
 }

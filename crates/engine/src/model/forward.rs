@@ -32,7 +32,8 @@ impl Model {
     ///
     /// # Errors
     /// A token outside the vocabulary, more positions than the model has, a value that is not
-    /// finite. The state is then not to be used again.
+    /// finite, a file that cannot be read or was written to. The state is then not to be used
+    /// again.
     pub fn forward(
         &self,
         state: &mut State,
@@ -57,6 +58,8 @@ impl Model {
                 self.layer(at, layer, &mut state.layers[i], &angles, &mut h, counters)?;
             }
             self.tiers.end_pass()?;
+            // Before anything leaves that came from a file which is another one by now.
+            self.watch.check()?;
             state.positions += ids.len();
             counters.tokens += ids.len() as u64;
             counters.passes += 1;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use numerics::Cpu;
 use numerics::op::rope::inverse_frequencies;
-use store::checkpoint::Checkpoint;
+use store::checkpoint::{Checkpoint, Watch};
 use store::experts::{Digests, ExpertMap};
 
 use super::config::Description;
@@ -42,6 +42,7 @@ pub struct Model {
     /// Of the rotary embedding, `[rotated / 2]`.
     pub(super) frequencies: Vec<f32>,
     pub(super) tiers: Tiers,
+    pub(super) watch: Watch,
 }
 
 impl Model {
@@ -87,6 +88,7 @@ impl Model {
             description: d,
             cpu,
             tiers,
+            watch: checkpoint.watch(),
         })
     }
 

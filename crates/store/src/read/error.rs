@@ -38,9 +38,9 @@ pub enum ReadError {
     Io { path: PathBuf, offset_bytes: u64, id: BlockId, source: io::Error },
 
     #[error(
-        "{path}: the block at {offset_bytes} ({id}) is damaged: its checksum is {found:032x}, {whence} \
-         {expected:032x}, and reading it again changed nothing; run `tarfa verify`, and restore the \
-         file",
+        "{path}: the block at {offset_bytes} ({id}) is damaged: its checksum is {found:032x}, \
+         {whence} {expected:032x}, and reading it again changed nothing; run `tarfa verify`, and \
+         restore the file",
         id = name(.id), whence = whence(*.from)
     )]
     Differs {
