@@ -11,6 +11,8 @@ use engine::model::Model;
 use engine::text::{ChatTemplate, GenerationDefaults, Tokenizer};
 use engine::tiers::Placement;
 use store::checkpoint::Checkpoint;
+use store::experts::ExpertMap;
+use store::read::ReadOptions;
 
 use crate::failure::BadInput;
 use crate::flags::{MachineArgs, ModelArgs};
@@ -22,6 +24,8 @@ pub struct Source {
     pub model: Arc<Model>,
     pub load_seconds: f64,
     pub keeper: Keeper,
+    /// How experts are read, where they are read from files.
+    pub drive: Option<ReadOptions>,
 }
 
 impl Source {
@@ -38,6 +42,10 @@ impl Source {
         if matches!(placement, Placement::Cached { .. }) {
             checkpoint.own(tiering::is_kept)?;
         }
+        let drive = match &placement {
+            Placement::Cached { read, .. } if checkpoint.folder().is_some() => Some(read.clone()),
+            _ => None,
+        };
         let keeper = Keeper::new(tiers, &checkpoint, &placement);
         let fingerprint = checkpoint.sha256_fingerprint();
         let heat = keeper.heat_path().and_then(|path| known_heat(path, &fingerprint, shape));
@@ -51,7 +59,7 @@ impl Source {
         let model = Arc::new(Model::open(source, cpu)?);
         prepare(tiers, &model)?;
         let load_seconds = started.elapsed().as_secs_f64();
-        Ok(Source { checkpoint, model, load_seconds, keeper })
+        Ok(Source { checkpoint, model, load_seconds, keeper, drive })
     }
 
     /// Leaves what was learned for the next run, and completes a recording.
@@ -73,6 +81,14 @@ pub fn checkpoint(folder: Option<&Path>) -> Result<Checkpoint> {
         Some(folder) => Checkpoint::open(folder)?,
         None => embedded::checkpoint()?,
     })
+}
+
+/// Where the experts of a folder lie.
+///
+/// # Errors
+/// A folder that is no checkpoint, or one that cannot be run.
+pub fn expert_map(folder: &Path) -> Result<Arc<ExpertMap>> {
+    Ok(Arc::new(Model::experts_in_place(&checkpoint(Some(folder))?)?.1))
 }
 
 /// The tokenizer, if the checkpoint has one.

@@ -90,6 +90,8 @@ counters! {
         experts: u64,
         /// Bytes of routed experts that were read from memory.
         expert_bytes: u64,
+        /// The same as if none of them were packed.
+        expert_plain_bytes: u64,
         /// Bytes of all other weights that were read from memory.
         dense_bytes: u64,
         /// Where the experts came from.

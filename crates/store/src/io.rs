@@ -7,4 +7,6 @@ pub mod file;
 #[allow(unsafe_code)]
 pub mod mapping;
 #[allow(unsafe_code)]
+pub mod raw;
+#[allow(unsafe_code)]
 pub mod ring;

@@ -6,6 +6,7 @@
 mod error;
 mod layout;
 mod queue;
+mod raw;
 mod work;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use bytes::Bytes;
 pub use crate::io::arena::{Arena, ArenaSlot};
 pub use crate::io::fault::{Fault, FaultyFile, Injection};
 pub use error::ReadError;
+pub use raw::RawProbe;
 
 use crate::experts::{Digests, ExpertFile, ExpertMap};
 use crate::io::file::{DiskFile, MemoryFile, ReadAt};

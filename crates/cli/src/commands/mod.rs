@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_kernels;
+mod bench_reads;
 mod chat;
 mod distance;
 mod heat;
@@ -36,6 +37,8 @@ pub enum Command {
     Bench(bench::BenchArgs),
     /// Speed of the kernels beside the ceilings of this machine
     BenchKernels(bench_kernels::BenchKernelsArgs),
+    /// Experts read and checked, beside the bare drive
+    BenchReads(bench_reads::BenchReadsArgs),
     /// The ledger of which experts are used: show, export as a hot list, forget
     Heat(heat::HeatArgs),
     /// What a cache of experts would hit and reach on another machine, policy by policy
@@ -59,6 +62,7 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Replay(args) => replay::run(args),
         Command::Bench(args) => bench::run(args),
         Command::BenchKernels(args) => bench_kernels::run(args),
+        Command::BenchReads(args) => bench_reads::run(args),
         Command::Heat(args) => heat::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Synth(args) => synth::run(args),

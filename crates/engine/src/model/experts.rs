@@ -125,7 +125,10 @@ impl Experts {
                 })
                 .collect::<Result<_, ModelError>>()?;
             counters.experts += experts.len() as u64;
-            counters.expert_bytes += experts.iter().map(|(_, mlp)| mlp.bytes()).sum::<u64>();
+            for (_, mlp) in &experts {
+                counters.expert_bytes += mlp.bytes();
+                counters.expert_plain_bytes += mlp.plain_bytes();
+            }
             let mut banks = vec![bank(self.moe.width, &experts, &order)];
             banks.extend(alone.take());
             let mut outputs = mlp::run(at, x, &banks)?.into_iter();

@@ -73,11 +73,20 @@ impl Mlp {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        let inner = match &self.gate_up {
-            GateUp::Fused(both) => both.bytes(),
-            GateUp::Split(gate, up) => gate.bytes() + up.bytes(),
+        self.weights().map(Weight::bytes).sum()
+    }
+
+    /// Bytes if none of it were packed.
+    pub(super) fn plain_bytes(&self) -> u64 {
+        self.weights().map(Weight::plain_bytes).sum()
+    }
+
+    fn weights(&self) -> impl Iterator<Item = &Weight> {
+        let (first, second) = match &self.gate_up {
+            GateUp::Fused(both) => (both, None),
+            GateUp::Split(gate, up) => (gate, Some(up)),
         };
-        inner + self.down.bytes()
+        [Some(first), second, Some(&self.down)].into_iter().flatten()
     }
 
     fn width(&self) -> usize {

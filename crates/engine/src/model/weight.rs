@@ -170,6 +170,14 @@ impl Weight {
         self.matrix().bytes()
     }
 
+    /// Bytes if it were not packed.
+    pub(super) fn plain_bytes(&self) -> u64 {
+        match self.data {
+            Data::Packed(_) => 2 * (self.rows * self.cols) as u64,
+            _ => self.bytes(),
+        }
+    }
+
     /// One row as bf16 (an embedding); f32 rows are stored.
     pub(super) fn row(&self, row: usize) -> Result<Vec<bf16>, ModelError> {
         let range = row * self.cols..(row + 1) * self.cols;

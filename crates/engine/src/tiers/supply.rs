@@ -103,7 +103,7 @@ impl Tiers {
         Ok(Tiers { map, digests, shape, kind, seen: Mutex::new(seen) })
     }
 
-    pub fn map(&self) -> &ExpertMap {
+    pub fn map(&self) -> &Arc<ExpertMap> {
         &self.map
     }
 
