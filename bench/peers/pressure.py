@@ -51,6 +51,7 @@ class Sample:
     drive_bytes: int
     major_faults: int
     foreign_cores: float
+    stolen_cores: float
 
 
 @dataclass
@@ -70,12 +71,13 @@ class Track:
             operation(ids)
             seconds = time.perf_counter() - began
         time.sleep(SETTLE_SECONDS)
-        self.note(window, len(ids), seconds, before, self.meter.last["foreign"])
+        self.note(window, len(ids), seconds, before, self.meter.last)
 
-    def note(self, window, tokens, seconds, before, foreign_cores):
+    def note(self, window, tokens, seconds, before, cores):
         now = read_counters(self.peer.pid)
         spent = {name: now[name] - before[name] for name in now}
-        self.samples.append(Sample(window, tokens, seconds, foreign_cores=foreign_cores, **spent))
+        others = {f"{who}_cores": cores[who] for who in ("foreign", "stolen")}
+        self.samples.append(Sample(window, tokens, seconds, **spent, **others))
 
 
 def dense_bytes(model):
@@ -116,7 +118,8 @@ class Bench:
             peer = TarfaPeer(command, self.model, self.args.threads, options)
         track = Track(peer, group)
         before = {"process_bytes": 0, "drive_bytes": drive_before, "major_faults": 0}
-        track.note("start", 0, time.perf_counter() - began, before, 0.0)
+        unknown = {"foreign": 0.0, "stolen": 0.0}
+        track.note("start", 0, time.perf_counter() - began, before, unknown)
         return track
 
     def round(self, number, trace):
@@ -283,6 +286,7 @@ def window_sums(samples, foreign_max):
         "quiet": [len(undisturbed), len(samples)],
         **totals,
         "foreign_cores": statistics.mean(s.foreign_cores for s in samples),
+        "stolen_cores": statistics.mean(s.stolen_cores for s in samples),
     }
 
 

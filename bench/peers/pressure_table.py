@@ -33,7 +33,7 @@ def print_checkpoint(part, result):
 
 def print_windows(part):
     print("\n| peer | window | tokens | tok/s | MB/token | of all drives | MB/s "
-          "| major faults/token | quiet blocks | tok/s of all blocks | foreign cores |")
+          "| major faults/token | quiet blocks | tok/s of all blocks | foreign / stolen cores |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for name, by_window in part["windows"]["peers"].items():
         for window in WINDOWS:
@@ -44,7 +44,7 @@ def print_windows(part):
                   f"| {row['drive_bytes'] / tokens / 1e6:.1f} "
                   f"| {cell(rate and rate / 1e6, 0)} | {row['major_faults'] / tokens:.1f} "
                   f"| {row['quiet'][0]} of {row['quiet'][1]} "
-                  f"| {row['all_tokens_per_s']:.2f} | {row['foreign_cores']:.2f} |")
+                  f"| {row['all_tokens_per_s']:.2f} | {row['foreign_cores']:.2f} / {row['stolen_cores']:.2f} |")
 
 
 def print_memory(part):
