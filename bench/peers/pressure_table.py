@@ -44,7 +44,8 @@ def print_windows(part):
                   f"| {row['drive_bytes'] / tokens / 1e6:.1f} "
                   f"| {cell(rate and rate / 1e6, 0)} | {row['major_faults'] / tokens:.1f} "
                   f"| {row['quiet'][0]} of {row['quiet'][1]} "
-                  f"| {row['all_tokens_per_s']:.2f} | {row['foreign_cores']:.2f} / {row['stolen_cores']:.2f} |")
+                  f"| {row['all_tokens_per_s']:.2f} "
+                  f"| {row['foreign_cores']:.2f} / {row['stolen_cores']:.2f} |")
 
 
 def print_memory(part):
