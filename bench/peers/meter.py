@@ -38,6 +38,26 @@ def machine_cpu_seconds():
     return (user + nice + system + irq + softirq) / JIFFIES_PER_SECOND, steal / JIFFIES_PER_SECOND
 
 
+class Patience:
+    """Waits for other processes to be done, for so many seconds in all."""
+
+    POLL_SECONDS = 0.2
+
+    def __init__(self, seconds, foreign_max):
+        self._left = seconds
+        self._foreign_max = foreign_max
+
+    def wait(self):
+        """Returns once the machine is idle, or the patience is spent."""
+        while self._left > 0:
+            busy, _ = machine_cpu_seconds()
+            time.sleep(self.POLL_SECONDS)
+            cores = (machine_cpu_seconds()[0] - busy) / self.POLL_SECONDS
+            if cores <= self._foreign_max:
+                return
+            self._left -= self.POLL_SECONDS
+
+
 def process_cpu_seconds(pid):
     """CPU seconds (user + system) that the process has used."""
     with open(f"/proc/{pid}/stat") as file:

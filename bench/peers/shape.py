@@ -17,11 +17,16 @@ BF16_BYTES = 2
 F32_BYTES = 4
 
 
+def expert_bytes():
+    """Bytes of one expert."""
+    return 3 * EXPERT_WIDTH * HIDDEN * BF16_BYTES
+
+
 def active_bytes(router_bytes):
     """Weight bytes read per decoded token; `router_bytes` per router weight (GGUF keeps F32)."""
     attention = 2 * HEADS * HEAD_DIM * HIDDEN + 2 * KV_HEADS * HEAD_DIM * HIDDEN
-    experts = EXPERTS_PER_TOKEN * 3 * EXPERT_WIDTH * HIDDEN
-    layer = (attention + experts) * BF16_BYTES + EXPERTS * HIDDEN * router_bytes
+    experts = EXPERTS_PER_TOKEN * expert_bytes()
+    layer = attention * BF16_BYTES + experts + EXPERTS * HIDDEN * router_bytes
     head_and_embedding_row = (VOCAB + 1) * HIDDEN * BF16_BYTES
     return LAYERS * layer + head_and_embedding_row
 

@@ -1,59 +1,11 @@
-"""tarfa as a child process that answers one JSON line per request line."""
+"""tarfa as a child process."""
 
-import json
-import subprocess
+from line_peer import LinePeer
 
 
-class TarfaPeer:
+class TarfaPeer(LinePeer):
     """Drives `tarfa bench --model DIR --stdio`."""
 
-    name = "tarfa"
-
-    def __init__(self, command, model, threads):
-        self._command = [*command, "bench", "--model", str(model), "--stdio"]
-        self._command += ["--threads", str(threads)]
-        self._child = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-        self.pid = self._child.pid
-        ready = self._answer()
-        if not ready.get("ready"):
-            raise RuntimeError(f"tarfa did not become ready: {ready}")
-        self.active_bytes = int(ready["active_bytes"])
-
-    def describe(self):
-        """The command that was started."""
-        return " ".join(self._command)
-
-    def reset(self):
-        """Forgets the sequence."""
-        self._ask({"op": "reset"})
-
-    def prompt(self, ids):
-        """Appends `ids` as one prompt; the answer is about the last token's logits."""
-        return self._ask({"op": "prompt", "ids": ids}, len(ids))
-
-    def decode(self, ids):
-        """Appends `ids` one step at a time."""
-        return self._ask({"op": "decode", "ids": ids}, len(ids))
-
-    def _ask(self, request, tokens=None):
-        self._child.stdin.write(json.dumps(request) + "\n")
-        self._child.stdin.flush()
-        answer = self._answer()
-        if "error" in answer:
-            raise RuntimeError(f"tarfa refused {request['op']}: {answer['error']}")
-        if tokens is not None and answer.get("tokens") != tokens:
-            raise RuntimeError(f"tarfa answered {answer} to {tokens} tokens")
-        return answer
-
-    def _answer(self):
-        line = self._child.stdout.readline()
-        if not line:
-            raise RuntimeError(f"tarfa ended with exit code {self._child.wait()}")
-        return json.loads(line)
-
-    def close(self):
-        """Ends the child by closing its input."""
-        self._child.stdin.close()
-        self._child.wait(timeout=60)
+    def __init__(self, command, model, threads, options=()):
+        command = [*command, "bench", "--model", str(model), "--stdio"]
+        super().__init__("tarfa", [*command, "--threads", str(threads), *options])

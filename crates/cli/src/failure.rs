@@ -1,13 +1,21 @@
 //! Errors as the user sees them: one line, and an exit code that scripts can rely on.
 
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use engine::generate::sampler::SamplingError;
+use engine::limits::LimitError;
 use engine::model::{ConfigError, ModelError, StateError};
 use engine::text::{ChatTemplateError, GenerationDefaultsError, TokenizerError};
+use engine::tiers::heat::HeatError;
+use engine::tiers::trace::TraceError;
 use numerics::cpu::CpuError;
 use store::checkpoint::CheckpointError;
+use store::convert::ConvertError;
+use store::jnf::StoreError;
+use store::sidecar::SidecarError;
+use store::verify::VerifyError;
 
 /// Exit code of a difference that was found, and of a failure inside.
 const FAILED: u8 = 1;
@@ -59,6 +67,27 @@ pub enum BadInput {
     #[error("cannot make the checkpoint")]
     Synth { source: anyhow::Error },
 
+    #[error(
+        "{path}: neither it nor a cache folder of yours (HOME, XDG_CACHE_HOME) can be written to; \
+         the checksums have no place"
+    )]
+    NoSidecar { path: PathBuf },
+
+    #[error("{path}: nothing is known yet; run the model first, or count a trace with --trace")]
+    NoHeat { path: PathBuf },
+
+    #[error("{path}: cannot be read")]
+    Read { path: PathBuf, source: std::io::Error },
+
+    #[error("{path}: cannot be written")]
+    Write { path: PathBuf, source: std::io::Error },
+
+    #[error("cannot make the trace up")]
+    Synthetic { source: anyhow::Error },
+
+    #[error("{path}: there is no decoded token in this trace; record an answer, not a prompt")]
+    NothingDecoded { path: String },
+
     #[error("cannot read the message")]
     Message { source: std::io::Error },
 
@@ -74,6 +103,9 @@ pub enum Difference {
 
     #[error("the replay differs from the receipt: {first}")]
     Replay { first: String },
+
+    #[error("{count} differences were found; restore the files")]
+    Weights { count: usize },
 }
 
 /// Prints what went wrong and says how to exit; a reader that left is no failure.
@@ -114,12 +146,19 @@ pub fn is_bad_input(error: &anyhow::Error) -> bool {
             || cause.is::<CheckpointError>()
             || cause.is::<ChatTemplateError>()
             || cause.is::<ConfigError>()
+            || cause.is::<ConvertError>()
             || cause.is::<CpuError>()
             || cause.is::<GenerationDefaultsError>()
+            || cause.is::<HeatError>()
+            || cause.is::<LimitError>()
             || cause.is::<ModelError>()
             || cause.is::<SamplingError>()
+            || cause.is::<SidecarError>()
             || cause.is::<StateError>()
+            || cause.is::<StoreError>()
             || cause.is::<TokenizerError>()
+            || cause.is::<TraceError>()
+            || cause.is::<VerifyError>()
     })
 }
 

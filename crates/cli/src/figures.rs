@@ -1,9 +1,10 @@
 //! How fast an answer came, and from where its bytes: one line, or JSON.
 
-use engine::counters::PhaseCounters;
+use engine::counters::{PhaseCounters, TierCounters};
 use serde::Serialize;
 
 use crate::answer::{Answer, Phase};
+use crate::source::Source;
 use crate::units;
 
 /// Figures of an answer.
@@ -14,6 +15,18 @@ pub struct Figures {
     pub decode: Speed,
     /// Weights read for a decoded token, by tier; absent if no token was decoded.
     pub bytes_per_token: Option<Tiers>,
+    /// Where experts are kept, in words.
+    pub placement: String,
+    /// What is known of the weights, in blocks.
+    pub weights: Checked,
+}
+
+/// How many blocks of routed experts were compared with what, since the first run.
+#[derive(Serialize)]
+pub struct Checked {
+    pub blocks: u64,
+    pub manifest: u64,
+    pub first_seen: u64,
 }
 
 /// One phase.
@@ -25,10 +38,12 @@ pub struct Speed {
     pub counters: PhaseCounters,
 }
 
-/// Bytes by tier: so far there is one.
+/// Bytes by tier.
 #[derive(Serialize)]
 pub struct Tiers {
     pub memory: TierBytes,
+    /// Read from the file, ahead of time or not.
+    pub file: f64,
 }
 
 /// Bytes per decoded token from one tier.
@@ -40,7 +55,9 @@ pub struct TierBytes {
 
 impl Figures {
     /// The figures of an answer.
-    pub fn of(answer: &Answer, load_seconds: f64) -> Figures {
+    pub fn of(answer: &Answer, source: &Source) -> Figures {
+        let tiers = source.model.tiers();
+        let tally = tiers.digests().tally();
         let decoded = answer.decode.counters;
         let per_token = |bytes: u64| bytes as f64 / decoded.tokens as f64;
         let memory = || TierBytes {
@@ -48,11 +65,29 @@ impl Figures {
             other: per_token(decoded.dense_bytes),
         };
         Figures {
-            load_seconds,
+            load_seconds: source.load_seconds,
             prefill: speed(&answer.prefill),
             decode: speed(&answer.decode),
-            bytes_per_token: (decoded.tokens > 0).then(|| Tiers { memory: memory() }),
+            bytes_per_token: (decoded.tokens > 0)
+                .then(|| Tiers { memory: memory(), file: per_token(decoded.tiers.file_bytes) }),
+            placement: tiers.describe(),
+            weights: Checked {
+                blocks: tiers.map().all().count() as u64,
+                manifest: tally.manifest,
+                first_seen: tally.first_seen,
+            },
         }
+    }
+
+    /// The line of the answer and, where experts have a cache of their own, that of the tiers.
+    pub fn lines(&self, answer: &Answer) -> Vec<String> {
+        let tiers = self.prefill.counters.tiers.plus(&self.decode.counters.tiers);
+        let mut lines = vec![self.line(answer)];
+        if tiers.mapped_experts == 0 {
+            lines.push(format!("expert tiers: {}", tier_line(&tiers)));
+            lines.push(self.weights.line());
+        }
+        lines
     }
 
     /// One line, as for `12 tokens at 830 tok/s, then 64 at 410 tok/s; ...`.
@@ -60,7 +95,7 @@ impl Figures {
         let mut line =
             format!("{} at {}", tokens(self.prefill.counters.tokens), self.prefill.rate());
         line += &format!(", then {}", answer.tokens.len());
-        if let Some(Tiers { memory }) = &self.bytes_per_token {
+        if let Some(Tiers { memory, .. }) = &self.bytes_per_token {
             line += &format!(
                 " at {}; {}/token from memory ({} experts, {} other)",
                 self.decode.rate(),
@@ -70,6 +105,41 @@ impl Figures {
             );
         }
         format!("{line}; transcript {}", answer.transcript_sha256)
+    }
+}
+
+/// As for `RAM 1,204 hits; file 332 experts 6.3 GB in 412 reads; ...`.
+fn tier_line(t: &TierCounters) -> String {
+    let mut line = format!(
+        "RAM {} hits; file {} experts {} in {} reads; checked {} blocks",
+        units::grouped(t.ram_experts),
+        units::grouped(t.file_experts),
+        units::bytes(t.file_bytes as f64),
+        units::grouped(t.file_reads),
+        units::grouped(t.blocks_manifest + t.blocks_first_seen + t.blocks_new),
+    );
+    if t.ahead_bytes > 0 {
+        let used = t.ahead_used + t.ahead_late;
+        line += &format!("; prefetch {used} used, {} wasted", t.ahead_wasted);
+    }
+    if t.retries > 0 {
+        line += &format!("; {} read again after a wrong checksum", t.retries);
+    }
+    let waited = t.stall_ns as f64 / 1e9;
+    line + &format!(
+        "; {} of {} steps without a miss, {waited:.2} s waited",
+        t.steps_without_miss, t.steps
+    )
+}
+
+impl Checked {
+    fn line(&self) -> String {
+        let share = |count: u64| 100.0 * count as f64 / self.blocks.max(1) as f64;
+        format!(
+            "weights: {:.0} % checked against the manifest, {:.0} % first seen",
+            share(self.manifest),
+            share(self.first_seen)
+        )
     }
 }
 

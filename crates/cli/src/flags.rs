@@ -6,12 +6,14 @@ use clap::{Args, ValueEnum};
 use engine::generate::CHUNK_DEFAULT;
 use engine::generate::sampler::SamplingParams;
 use engine::index::TokenId;
+use engine::limits::{parse_bandwidth, parse_size};
 use numerics::{Cpu, SimdLevel};
 
 /// Which checkpoint.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// Folder of a Hugging Face checkpoint, used in place [default: the embedded model]
+    /// Folder of a Hugging Face checkpoint, used in place, or a store made by `tarfa convert`
+    /// [default: the embedded model]
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
 }
@@ -143,6 +145,27 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
         Ok(0) => Err("at least 1 is needed".to_string()),
         Ok(count) => Ok(count),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Reads a size, as in 8GiB.
+pub fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|e| e.to_string())
+}
+
+/// Reads a bandwidth above 0, as in 3.5GB/s.
+pub fn bandwidth(text: &str) -> Result<u64, String> {
+    match parse_bandwidth(text) {
+        Ok(0) => Err("more than 0 is needed".to_string()),
+        found => found.map_err(|e| e.to_string()),
+    }
+}
+
+/// Reads a share, from 0 to 1.
+pub fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("expected a number from 0 to 1".to_string()),
     }
 }
 

@@ -67,3 +67,34 @@ impl Interrupts {
         }
     }
 }
+
+/// Ctrl-C during long work: it ends after the step that it is at.
+pub struct Stop {
+    pressed: Arc<AtomicU8>,
+}
+
+impl Stop {
+    /// Takes Ctrl-C over from the operating system; pressed twice, it ends the program.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn listen() -> Result<Stop> {
+        let pressed = Arc::new(AtomicU8::new(0));
+        let heard = pressed.clone();
+        ctrlc::set_handler(move || {
+            if heard.fetch_add(1, Ordering::SeqCst) > 0 {
+                std::process::exit(130);
+            }
+        })
+        .map_err(|source| BadInput::Interrupts { source })?;
+        Ok(Stop { pressed })
+    }
+
+    /// Whether to stop.
+    pub fn check(&self) -> ControlFlow<()> {
+        match self.pressed.load(Ordering::SeqCst) {
+            0 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
+    }
+}

@@ -17,6 +17,7 @@ mod progress;
 mod prompt;
 mod report;
 mod source;
+mod tiering;
 mod units;
 
 use std::process::ExitCode;
@@ -41,6 +42,7 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    store::end_on_lost_pages();
     match commands::run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure::report(&error),

@@ -19,6 +19,18 @@ pub fn writing(size_bytes: u64) -> ProgressBar {
     )
 }
 
+/// A bar while a checkpoint is read from end to end, and perhaps converted.
+pub fn bytes(what: &'static str) -> ProgressBar {
+    let template = "{prefix} {bar:30} {decimal_bytes}/{decimal_total_bytes}, \
+                    {decimal_bytes_per_sec}, {eta} left";
+    styled(0, template).with_prefix(what)
+}
+
+/// A bar while experts are read into memory.
+pub fn filling(experts: u64) -> ProgressBar {
+    styled(experts, "reading {bar:30} {pos}/{len} experts, {eta} left")
+}
+
 fn styled(length: u64, template: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template).expect("a template of ours");
     ProgressBar::new(length).with_style(style)

@@ -1,6 +1,6 @@
 //! Opening a model and the files beside its weights.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,16 +9,25 @@ use engine::embedded;
 use engine::index::TokenId;
 use engine::model::Model;
 use engine::text::{ChatTemplate, GenerationDefaults, Tokenizer};
+use engine::tiers::{Placement, Shape};
 use store::checkpoint::Checkpoint;
+use store::experts::{Digests, ExpertMap};
+use store::jnf::{self, Store};
+use store::read::ReadOptions;
+use store::sidecar::{self, SIDECAR_NAME, Sidecar};
 
 use crate::failure::BadInput;
 use crate::flags::{MachineArgs, ModelArgs};
+use crate::tiering::{self, Keeper, TierArgs, known_heat, prepare};
 
 /// A checkpoint and the model on it.
 pub struct Source {
     pub checkpoint: Checkpoint,
     pub model: Arc<Model>,
     pub load_seconds: f64,
+    pub keeper: Keeper,
+    /// How experts are read, where they are read from files.
+    pub drive: Option<ReadOptions>,
 }
 
 impl Source {
@@ -26,20 +35,93 @@ impl Source {
     ///
     /// # Errors
     /// A folder that is no checkpoint, one that cannot be run, a machine that is not there.
-    pub fn open(which: &ModelArgs, machine: &MachineArgs) -> Result<Source> {
+    pub fn open(which: &ModelArgs, machine: &MachineArgs, tiers: &TierArgs) -> Result<Source> {
         let started = Instant::now();
-        let checkpoint = checkpoint(which.model.as_deref())?;
-        let model = Arc::new(Model::load(&checkpoint, machine.cpu()?)?);
-        Ok(Source { checkpoint, model, load_seconds: started.elapsed().as_secs_f64() })
+        let cpu = machine.cpu()?;
+        let Weights { mut checkpoint, shape, map, digests, sidecar } =
+            Weights::open(which.model.as_deref())?;
+        let placement = tiers.placement(&checkpoint, &map, shape)?;
+        if matches!(placement, Placement::Cached { .. }) {
+            checkpoint.own(tiering::is_kept)?;
+        }
+        let drive = match &placement {
+            Placement::Cached { read, .. } if checkpoint.folder().is_some() => Some(read.clone()),
+            _ => None,
+        };
+        let keeper = Keeper::new(tiers, &checkpoint, &placement, sidecar);
+        let fingerprint = checkpoint.sha256_fingerprint();
+        let heat = keeper.heat_path().and_then(|path| known_heat(path, &fingerprint, shape));
+        let source = engine::model::Source {
+            checkpoint: &checkpoint,
+            experts: Some(map),
+            digests: Arc::new(digests),
+            placement,
+            heat,
+        };
+        let model = Arc::new(Model::open(source, cpu)?);
+        prepare(tiers, &model)?;
+        let load_seconds = started.elapsed().as_secs_f64();
+        Ok(Source { checkpoint, model, load_seconds, keeper, drive })
+    }
+
+    /// Leaves what was learned for the next run, and completes a recording.
+    ///
+    /// # Errors
+    /// A recording that cannot be completed.
+    pub fn finish(&self) -> Result<()> {
+        self.keeper.keep(&self.model);
+        Ok(self.model.tiers().finish_recording()?)
     }
 }
 
-/// Opens a folder, or the embedded model.
+/// What a model is made from: a store, a folder used in place, or the embedded model.
+pub struct Weights {
+    pub checkpoint: Checkpoint,
+    pub shape: Shape,
+    pub map: ExpertMap,
+    /// What is known of the experts.
+    pub digests: Digests,
+    /// Where more is written down; absent for what knows all of itself.
+    pub sidecar: Option<PathBuf>,
+}
+
+impl Weights {
+    /// Opens what is there, and what is known of it.
+    ///
+    /// # Errors
+    /// A folder that is neither store nor checkpoint, one that cannot be run, damage.
+    pub fn open(folder: Option<&Path>) -> Result<Weights> {
+        if let Some(folder) = folder.filter(|folder| jnf::is_store(folder)) {
+            let store = Store::open(folder)?;
+            store.check_dense()?;
+            let (checkpoint, map, digests) = store.into_parts();
+            let shape = Model::expert_shape(&checkpoint)?;
+            return Ok(Weights { checkpoint, shape, map, digests, sidecar: None });
+        }
+        let checkpoint = checkpoint(folder)?;
+        let (shape, map) = Model::experts_in_place(&checkpoint)?;
+        let path = sidecar_path(&checkpoint).filter(|_| checkpoint.folder().is_some());
+        let digests = match &path {
+            Some(path) => Sidecar::load(path, &checkpoint.sha256_fingerprint())?.digests(),
+            None => Digests::default(),
+        };
+        Ok(Weights { checkpoint, shape, map, digests, sidecar: path })
+    }
+}
+
+/// Where what is known of a checkpoint's weights is written down, if anywhere.
+pub fn sidecar_path(checkpoint: &Checkpoint) -> Option<PathBuf> {
+    let place = sidecar::beside(checkpoint.folder(), &checkpoint.sha256_fingerprint())?;
+    Some(place.join(SIDECAR_NAME))
+}
+
+/// Config, tokenizer and dense weights of a store, a folder used in place, or the embedded model.
 ///
 /// # Errors
-/// A folder that is no checkpoint.
+/// A folder that is neither store nor checkpoint.
 pub fn checkpoint(folder: Option<&Path>) -> Result<Checkpoint> {
     Ok(match folder {
+        Some(folder) if jnf::is_store(folder) => Store::open(folder)?.into_parts().0,
         Some(folder) => Checkpoint::open(folder)?,
         None => embedded::checkpoint()?,
     })

@@ -23,6 +23,19 @@ pub fn count(count: u64) -> String {
     if unit == 0 { format!("{count}") } else { format!("{value:.1}{}", UNITS[unit]) }
 }
 
+/// A count with commas: `1,204`.
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// Tokens per second: `830`, `4.12`.
 pub fn rate(value: f64) -> String {
     if value >= 100.0 {
@@ -48,6 +61,7 @@ mod tests {
         assert_eq!(count(999), "999");
         assert_eq!(count(12_357_808), "12.4 M");
         assert_eq!(count(122_000_000_000), "122.0 B");
+        assert_eq!([0, 999, 1204, 1_234_567].map(grouped), ["0", "999", "1,204", "1,234,567"]);
         assert_eq!(rate(829.6), "830");
         assert_eq!(rate(41.23), "41.2");
         assert_eq!(rate(4.123), "4.12");

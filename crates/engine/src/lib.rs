@@ -7,5 +7,7 @@ pub mod counters;
 pub mod embedded;
 pub mod generate;
 pub mod index;
+pub mod limits;
 pub mod model;
 pub mod text;
+pub mod tiers;

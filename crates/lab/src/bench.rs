@@ -1,17 +1,21 @@
-//! Whole passes beside the bandwidth law: `tok/s = bandwidth / bytes per token`.
+//! Whole passes beside the law: `tok/s = bandwidth / bytes per token`, the slowest link deciding.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
+use engine::counters::{PhaseCounters, TierCounters};
 use engine::generate::Session;
 use engine::index::TokenId;
 use engine::model::Model;
 use numerics::probe::read_bandwidth;
 use numerics::{Cpu, bf16};
 use serde::Serialize;
+use store::experts::ExpertMap;
+use store::read::{RawProbe, ReadOptions};
 
 use crate::kernels::{median, weights};
+use crate::reads::Shuffled;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -28,6 +32,8 @@ pub struct BenchSpec {
     pub chunk: usize,
     /// Memory that a probe reads.
     pub probe_bytes: usize,
+    /// Bytes of the files that a probe reads, and how, where experts come from files.
+    pub drive: Option<(u64, ReadOptions)>,
 }
 
 /// What was measured.
@@ -35,14 +41,26 @@ pub struct BenchSpec {
 /// Units: bytes, seconds, tokens per second, bytes per second.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
-    /// Weights read for one decoded token.
+    /// Weights read from memory for one decoded token, median over the blocks; as if none were
+    /// packed; and read from files.
     pub token_bytes: u64,
+    pub token_plain_bytes: u64,
+    pub token_file_bytes: u64,
     /// Median over the blocks.
     pub decode_rate: f64,
-    /// Median of the probes.
+    /// Median of the probes of the memory.
     pub bandwidth: f64,
-    /// Median over the blocks of rate * bytes / bandwidth around the block.
+    /// Median of the probes of the drive.
+    pub drive_bandwidth: Option<f64>,
+    /// Median over the blocks of what the slowest link allows, by the probes around the block.
+    pub law_rate: f64,
+    /// Median over the blocks of decode rate / law rate.
     pub decode_of_law: f64,
+    /// Median over the blocks of rate * plain bytes / bandwidth.
+    pub decode_of_bandwidth: f64,
+    /// Nanoseconds a decoded token waited for a file, and where its experts were, over all blocks.
+    pub stall_ns_per_token: u64,
+    pub tiers: TierCounters,
     /// Smallest and largest of those.
     pub decode_of_law_range: (f64, f64),
     /// Median over the prompts.
@@ -68,29 +86,26 @@ pub fn spread_ids(count: usize, seed: u64, vocab: usize) -> Vec<TokenId> {
 /// As a forward pass.
 pub fn run(model: &Arc<Model>, spec: &BenchSpec) -> Result<BenchReport> {
     let vocab = model.description().vocab;
-    let probe = Probe::new(model.cpu(), spec.probe_bytes);
+    let mut probe = Probe::new(model, spec)?;
     let mut session = Session::new(model.clone(), spec.chunk);
     session.prompt(&spread_ids(spec.prompt_tokens.min(16), 1, vocab))?;
     // Twice the same tokens: the first time pages are brought in.
     let ids = spread_ids(spec.block_tokens * spec.blocks, 2, vocab);
     ids.iter().try_for_each(|id| session.step(*id).map(drop))?;
-    let (mut rates, mut bandwidths, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    let mut before = probe.bandwidth();
-    let mut token_bytes = 0;
+    let begun = session.counters().1;
+    let mut blocks = Vec::new();
+    let mut before = probe.around()?;
     for block in ids.chunks(spec.block_tokens) {
         let earlier = session.counters().1;
         let started = Instant::now();
         block.iter().try_for_each(|id| session.step(*id).map(drop))?;
         let rate = block.len() as f64 / started.elapsed().as_secs_f64();
         let work = session.counters().1.since(&earlier);
-        token_bytes = work.bytes() / work.tokens;
-        let after = probe.bandwidth();
-        let around = (before + after) / 2.0;
-        rates.push(rate);
-        bandwidths.push(around);
-        ratios.push(rate * token_bytes as f64 / around);
+        let after = probe.around()?;
+        blocks.push(Block { rate, work, around: before.mean(&after) });
         before = after;
     }
+    let work = session.counters().1.since(&begun);
     let mut prefill = Vec::new();
     for i in 0..spec.prompts {
         let ids = spread_ids(spec.prompt_tokens, 10 + i as u64, vocab);
@@ -99,34 +114,113 @@ pub fn run(model: &Arc<Model>, spec: &BenchSpec) -> Result<BenchReport> {
         session.prompt(&ids)?;
         prefill.push(ids.len() as f64 / started.elapsed().as_secs_f64());
     }
+    let all = |of: &dyn Fn(&Block) -> f64| blocks.iter().map(of).collect::<Vec<f64>>();
+    let ratios = all(&Block::of_law);
     let range = (
         ratios.iter().copied().fold(f64::INFINITY, f64::min),
         ratios.iter().copied().fold(0.0, f64::max),
     );
     Ok(BenchReport {
-        token_bytes,
-        decode_rate: median(rates),
-        bandwidth: median(bandwidths),
+        token_bytes: median(all(&|b| b.per_token(b.work.bytes()))) as u64,
+        token_plain_bytes: median(all(&|b| b.per_token(b.plain()))) as u64,
+        token_file_bytes: median(all(&|b| b.per_token(b.work.tiers.file_bytes))) as u64,
+        decode_rate: median(all(&|b| b.rate)),
+        bandwidth: median(all(&|b| b.around.memory)),
+        drive_bandwidth: probe.drive.is_some().then(|| median(all(&|b| b.around.drive))),
+        law_rate: median(all(&Block::law)),
         decode_of_law: median(ratios),
         decode_of_law_range: range,
-        prefill_rate: median(prefill),
+        decode_of_bandwidth: median(all(&|b| b.rate * b.per_token(b.plain()) / b.around.memory)),
+        stall_ns_per_token: work.tiers.stall_ns / work.tokens.max(1),
+        tiers: work.tiers,
+        prefill_rate: if prefill.is_empty() { 0.0 } else { median(prefill) },
         resident_peak_bytes: resident_peak(),
     })
 }
 
-/// Memory to read from.
+/// Decoded tokens and the links around them.
+struct Block {
+    rate: f64,
+    work: PhaseCounters,
+    around: Links,
+}
+
+impl Block {
+    fn per_token(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.work.tokens as f64
+    }
+
+    fn plain(&self) -> u64 {
+        self.work.expert_plain_bytes + self.work.dense_bytes
+    }
+
+    /// Tokens a second that the slowest link allows.
+    fn law(&self) -> f64 {
+        let memory = self.around.memory / self.per_token(self.work.bytes());
+        match self.work.tiers.file_bytes {
+            0 => memory,
+            bytes => memory.min(self.around.drive / self.per_token(bytes)),
+        }
+    }
+
+    fn of_law(&self) -> f64 {
+        self.rate / self.law()
+    }
+}
+
+/// Bytes a second.
+#[derive(Clone, Copy)]
+struct Links {
+    memory: f64,
+    /// Infinite where no file is read.
+    drive: f64,
+}
+
+impl Links {
+    fn mean(&self, other: &Links) -> Links {
+        let mean = |a: f64, b: f64| (a + b) / 2.0;
+        Links { memory: mean(self.memory, other.memory), drive: mean(self.drive, other.drive) }
+    }
+}
+
+/// The bare drive under a model's experts.
+struct Drive {
+    map: Arc<ExpertMap>,
+    raw: RawProbe,
+    experts: Shuffled,
+    bytes: u64,
+}
+
+/// Memory and files to read from.
 struct Probe {
     cpu: Cpu,
     memory: Vec<bf16>,
+    drive: Option<Drive>,
 }
 
 impl Probe {
-    fn new(cpu: &Cpu, bytes: usize) -> Probe {
-        Probe { cpu: cpu.clone(), memory: weights(bytes / 2, cpu) }
+    fn new(model: &Model, spec: &BenchSpec) -> Result<Probe> {
+        let (cpu, map) = (model.cpu().clone(), model.tiers().map());
+        let drive = spec.drive.as_ref().map(|(bytes, options)| {
+            let raw = RawProbe::new(map.clone(), options)?;
+            let experts = Shuffled::new(map, 1);
+            anyhow::Ok(Drive { map: map.clone(), raw, experts, bytes: *bytes })
+        });
+        Ok(Probe { memory: weights(spec.probe_bytes / 2, &cpu), cpu, drive: drive.transpose()? })
     }
 
-    fn bandwidth(&self) -> f64 {
-        read_bandwidth(&self.cpu, bytemuck::cast_slice(&self.memory))
+    fn around(&mut self) -> Result<Links> {
+        let memory = read_bandwidth(&self.cpu, bytemuck::cast_slice(&self.memory));
+        let drive = match &mut self.drive {
+            None => f64::INFINITY,
+            Some(drive) => {
+                let some = drive.experts.take(&drive.map, drive.bytes);
+                let started = Instant::now();
+                let bytes = drive.raw.read(&some)?;
+                bytes as f64 / started.elapsed().as_secs_f64()
+            }
+        };
+        Ok(Links { memory, drive })
     }
 }
 

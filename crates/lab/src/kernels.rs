@@ -1,5 +1,7 @@
 //! The kernels beside the ceilings of the machine, all in one run.
 
+mod packed;
+
 use std::time::Instant;
 
 use numerics::op::linear::{Elements, Job, Matrix, Output, Prepared, linear};
@@ -87,6 +89,7 @@ pub fn run(cpu: &Cpu, spec: &KernelSpec, mut row: impl FnMut(&KernelRow)) -> Vec
             2.0 * w.len() as f64 / s / 1e9
         },
     ));
+    packed::measure(cpu, spec, &w, &mut push);
     for tokens in &spec.tokens {
         let name = format!("exact product, {tokens} tokens");
         push(against(

@@ -6,5 +6,7 @@
 pub mod bench;
 pub mod golden;
 pub mod kernels;
+pub mod reads;
 pub mod receipt;
+pub mod sim;
 pub mod synth;

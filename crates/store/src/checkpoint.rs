@@ -4,9 +4,11 @@
 mod error;
 mod header;
 mod index;
+mod owned;
 mod part;
 mod source;
 mod tensor;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,6 +21,7 @@ use sha2::{Digest, Sha256};
 pub use error::{CheckpointError, HeaderProblem};
 pub use part::{Part, PartSize, canonical_name, part_of};
 pub use tensor::{Dtype, Tensor};
+pub use watch::Watch;
 
 pub(crate) use header::reason_of;
 pub(crate) use source::is_plain_name;
@@ -52,13 +55,15 @@ pub struct Checkpoint {
     shards: Vec<Shard>,
     tensors: BTreeMap<String, Tensor>,
     fingerprint: String,
+    watch: Watch,
 }
 
 impl Checkpoint {
     /// Opens a folder: its config.json, and its shards by the index, or all of them without one.
     ///
     /// The files are mapped, so they must not be truncated or overwritten while the checkpoint or
-    /// any slice of it lives (deleting or renaming them is harmless).
+    /// any slice of it lives (deleting or renaming them is harmless); see `watch` and
+    /// `end_on_lost_pages` for what becomes of those who do.
     ///
     /// Errors: everything in `CheckpointError` up to `BadHeader`; no weight is read.
     pub fn open(dir: &Path) -> Result<Checkpoint, CheckpointError> {
@@ -102,7 +107,12 @@ impl Checkpoint {
             return Err(CheckpointError::NoWeights { path: source.root().to_path_buf() });
         }
         let fingerprint = fingerprint_of(&config_bytes, &shards);
-        Ok(Checkpoint { label, source, config, shards, tensors, fingerprint })
+        let paths = shards.iter().map(|shard| source.path_of(&shard.file_name));
+        let watch = match &source {
+            Source::Folder(_) | Source::Store(_) => Watch::new(paths)?,
+            Source::Embedded { .. } => Watch::default(),
+        };
+        Ok(Checkpoint { label, source, config, shards, tensors, fingerprint, watch })
     }
 
     /// The folder, or the name of the embedded model, for messages.
@@ -140,6 +150,11 @@ impl Checkpoint {
             Source::Folder(folder) | Source::Store(folder) => Some(folder),
             Source::Embedded { .. } => None,
         }
+    }
+
+    /// Tells whether a file was written to since it was opened.
+    pub fn watch(&self) -> Watch {
+        self.watch.clone()
     }
 
     /// Where a shard lies.

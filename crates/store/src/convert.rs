@@ -10,7 +10,6 @@ mod error;
 mod finish;
 mod layer;
 mod lock;
-mod packing;
 mod plan;
 mod source;
 mod state;
@@ -23,10 +22,8 @@ pub use disk::{Disk, DiskFile, RealDisk, publish};
 pub use error::ConvertError;
 pub use finish::used_sha256;
 pub use lock::Lock;
-pub use packing::{Codec, NotPacked};
-pub(crate) use plan::pieces;
+pub(crate) use source::Sources;
 pub use source::Stamp;
-pub(crate) use source::{Sources, stamps};
 pub use state::completing_command;
 
 use crate::checkpoint::Checkpoint;
@@ -43,8 +40,8 @@ pub struct Request<'a> {
     pub out: PathBuf,
     /// All where it is `None`.
     pub layers: Option<RangeInclusive<u32>>,
-    /// Packs with it (version 2); without it, experts are stored as they are (version 1).
-    pub codec: Option<Codec>,
+    /// Version 2, packed where that is smaller; else version 1, as they are.
+    pub pack: bool,
     /// Of this program, as the manifest names it.
     pub tool: String,
     pub threads: usize,

@@ -3,6 +3,7 @@
 
 mod checksum;
 mod digests;
+mod in_place;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use bytes::Bytes;
 
 pub use checksum::{checksum, plain_checksum};
 pub use digests::{Digests, Found, Provenance, Tally};
+pub use in_place::ExpertShape;
 
 /// Which matrix of an expert.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -23,6 +25,18 @@ pub enum Projection {
     Up,
     /// `[hidden, width]`.
     Down,
+}
+
+impl Projection {
+    /// As files and messages spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GateUp => "gate_up",
+            Self::Gate => "gate",
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
 }
 
 /// One projection of one expert of one layer.

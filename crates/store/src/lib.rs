@@ -6,7 +6,10 @@ pub mod convert;
 pub mod experts;
 mod io;
 pub mod jnf;
+pub mod pack;
+pub mod read;
 pub mod sidecar;
 pub mod verify;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Dtype, HeaderProblem, Part, Shard, Tensor};
+pub use io::mapping::end_on_lost_pages;

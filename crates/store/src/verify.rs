@@ -35,11 +35,6 @@ pub enum VerifyError {
     )]
     OtherSource { path: PathBuf, expected: String, found: String },
 
-    #[error(
-        "{path}: its experts are packed, and comparing them with the checkpoint needs the codec"
-    )]
-    NoCodec { path: PathBuf },
-
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]

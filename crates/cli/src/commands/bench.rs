@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::flags::{MachineArgs, ModelArgs, at_least_one};
 use crate::source::Source;
+use crate::tiering::TierArgs;
 use crate::{printer, units};
 
 const EXAMPLES: &str = "Examples:
@@ -29,6 +30,8 @@ pub struct BenchArgs {
     model: ModelArgs,
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    tiers: TierArgs,
 
     /// Blocks of decoded tokens, each between two probes of the bandwidth
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = at_least_one)]
@@ -43,7 +46,7 @@ pub struct BenchArgs {
     prompt_tokens: usize,
 
     /// Timed prompts
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 3)]
     prompts: usize,
 
     /// Answer requests on stdin instead, one JSON object a line
@@ -57,13 +60,15 @@ pub struct BenchArgs {
 
 /// Memory that a probe of the bandwidth reads: far more than any cache.
 const PROBE_BYTES: usize = 1 << 30;
+/// Bytes of the files that a probe of the drive reads.
+const DRIVE_BYTES: u64 = 256 << 20;
 
 /// Measures, or answers requests.
 ///
 /// # Errors
 /// A model that cannot be run.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    let source = Source::open(&args.model, &args.machine)?;
+    let source = Source::open(&args.model, &args.machine, &args.tiers)?;
     if args.stdio {
         return serve(&source, args.machine.chunk);
     }
@@ -74,6 +79,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         prompts: args.prompts,
         chunk: args.machine.chunk,
         probe_bytes: PROBE_BYTES,
+        drive: source.drive.clone().map(|options| (DRIVE_BYTES, options)),
     };
     let report = measure(&source.model, &spec)?;
     if args.json { printer::json(&report) } else { print(&report, args) }
@@ -81,11 +87,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 
 fn print(r: &BenchReport, args: &BenchArgs) -> Result<()> {
     let gb = |v: f64| v / 1e9;
-    let law = r.bandwidth / r.token_bytes as f64;
     printer::line(&format!(
         "decode   {} tok/s, the law allows {}: {:.3} of it ({:.3} to {:.3})",
         units::rate(r.decode_rate),
-        units::rate(law),
+        units::rate(r.law_rate),
         r.decode_of_law,
         r.decode_of_law_range.0,
         r.decode_of_law_range.1,
@@ -95,11 +100,28 @@ fn print(r: &BenchReport, args: &BenchArgs) -> Result<()> {
         units::bytes(r.token_bytes as f64),
         gb(r.bandwidth),
     ))?;
-    printer::line(&format!(
-        "prefill  {} tok/s on prompts of {}",
-        units::rate(r.prefill_rate),
-        args.prompt_tokens
-    ))?;
+    if r.token_plain_bytes != r.token_bytes {
+        printer::line(&format!(
+            "         {} of weights, unpacked: {:.3} of the bandwidth",
+            units::bytes(r.token_plain_bytes as f64),
+            r.decode_of_bandwidth,
+        ))?;
+    }
+    if let Some(drive) = r.drive_bandwidth {
+        printer::line(&format!(
+            "         {} a token from files that read at {:.2} GB/s; {:.1} ms of waiting a token",
+            units::bytes(r.token_file_bytes as f64),
+            gb(drive),
+            r.stall_ns_per_token as f64 / 1e6,
+        ))?;
+    }
+    if args.prompts > 0 {
+        printer::line(&format!(
+            "prefill  {} tok/s on prompts of {}",
+            units::rate(r.prefill_rate),
+            args.prompt_tokens
+        ))?;
+    }
     if let Some(peak) = r.resident_peak_bytes {
         let probe = units::bytes(PROBE_BYTES as f64);
         let peak = units::bytes(peak as f64);

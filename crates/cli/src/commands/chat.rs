@@ -12,6 +12,7 @@ use clap::Args;
 use crate::failure::{BadInput, message};
 use crate::flags::{MachineArgs, ModelArgs, OutputArgs, SamplingArgs, at_least_one};
 use crate::report::check_receipt_folder;
+use crate::tiering::TierArgs;
 use line::Line;
 use talk::Talk;
 
@@ -45,6 +46,8 @@ pub struct ChatArgs {
 
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    tiers: TierArgs,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]

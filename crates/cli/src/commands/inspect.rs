@@ -6,6 +6,7 @@ mod print;
 
 use anyhow::Result;
 use clap::Args;
+use store::jnf::{self, Store};
 
 use crate::flags::ModelArgs;
 use crate::printer;
@@ -37,8 +38,14 @@ pub struct InspectArgs {
 /// # Errors
 /// A folder that is no checkpoint, or one that cannot be run.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let checkpoint = checkpoint(args.model.model.as_deref())?;
-    let (findings, problem) = Findings::of(&checkpoint)?;
+    let folder = args.model.model.as_deref();
+    let (findings, problem) = match folder.filter(|folder| jnf::is_store(folder)) {
+        Some(folder) => {
+            let (checkpoint, map, _) = Store::open(folder)?.into_parts();
+            Findings::of(&checkpoint, Some(map))?
+        }
+        None => Findings::of(&checkpoint(folder)?, None)?,
+    };
     if args.json {
         printer::json(&findings)?;
     } else {

@@ -21,6 +21,7 @@ use crate::printer;
 use crate::prompt::PromptArgs;
 use crate::report::{check_receipt_folder, receipt};
 use crate::source::{self, Source};
+use crate::tiering::TierArgs;
 use table::Best;
 
 const EXAMPLES: &str = "\
@@ -61,6 +62,8 @@ pub struct LogitsArgs {
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
+    tiers: TierArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -87,7 +90,7 @@ struct PromptRows {
 /// Bad input, or an output that cannot be written.
 pub fn run(args: &LogitsArgs) -> Result<()> {
     check_receipt_folder(args.output.receipt.as_deref())?;
-    let source = Source::open(&args.model, &args.machine)?;
+    let source = Source::open(&args.model, &args.machine, &args.tiers)?;
     let prompt = args.prompt.ids(&source)?;
     let mut session = begin(args, &source)?;
     let first = session.state().positions();
@@ -97,6 +100,7 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         let (d, fingerprint) = (source.model.description(), source.model.fingerprint());
         session.state().save(d, fingerprint, path)?;
     }
+    source.finish()?;
     let tokenizer = source::tokenizer(&source.checkpoint)?;
     let top = args.top.map(|count| table::best(&rows.last, count, tokenizer.as_ref()));
     if args.output.json {

@@ -2,14 +2,19 @@
 
 mod bench;
 mod bench_kernels;
+mod bench_reads;
 mod chat;
+mod convert;
 mod distance;
+mod heat;
 mod inspect;
 mod logits;
 mod replay;
 mod run;
 mod selftest;
+mod sim;
 mod synth;
+mod verify;
 
 use clap::Subcommand;
 
@@ -34,6 +39,16 @@ pub enum Command {
     Bench(bench::BenchArgs),
     /// Speed of the kernels beside the ceilings of this machine
     BenchKernels(bench_kernels::BenchKernelsArgs),
+    /// Make a store: experts in blocks that a drive reads straight, checked, packed on request
+    Convert(convert::ConvertArgs),
+    /// Read every byte of a folder used in place; record its checksums, or compare them
+    Verify(verify::VerifyArgs),
+    /// Experts read and checked, beside the bare drive
+    BenchReads(bench_reads::BenchReadsArgs),
+    /// The ledger of which experts are used: show, export as a hot list, forget
+    Heat(heat::HeatArgs),
+    /// What a cache of experts would hit and reach on another machine, policy by policy
+    Sim(sim::SimArgs),
     /// Make a random checkpoint of a true shape, to test and to time without a download
     Synth(synth::SynthArgs),
 }
@@ -53,6 +68,11 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Replay(args) => replay::run(args),
         Command::Bench(args) => bench::run(args),
         Command::BenchKernels(args) => bench_kernels::run(args),
+        Command::Convert(args) => convert::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::BenchReads(args) => bench_reads::run(args),
+        Command::Heat(args) => heat::run(args),
+        Command::Sim(args) => sim::run(args),
         Command::Synth(args) => synth::run(args),
     }
 }

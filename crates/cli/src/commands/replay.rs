@@ -15,6 +15,7 @@ use crate::failure::{BadInput, Difference};
 use crate::flags::{MachineArgs, ModelArgs};
 use crate::printer;
 use crate::source::Source;
+use crate::tiering::TierArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,6 +36,8 @@ pub struct ReplayArgs {
     model: ModelArgs,
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    tiers: TierArgs,
 
     /// Print JSON instead of text
     #[arg(long)]
@@ -59,7 +62,7 @@ struct Replayed {
 /// A receipt that cannot be replayed, or a difference.
 pub fn run(args: &ReplayArgs) -> Result<()> {
     let receipt = Receipt::read(&args.file).map_err(|source| BadInput::Receipt { source })?;
-    let source = Source::open(&args.model, &args.machine)?;
+    let source = Source::open(&args.model, &args.machine, &args.tiers)?;
     check_model(&receipt, &source)?;
     let started = Instant::now();
     let mut replayed = Replayed::default();

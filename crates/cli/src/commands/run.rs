@@ -17,6 +17,7 @@ use crate::progress;
 use crate::prompt::{PromptArgs, tokens_max};
 use crate::report::{AnswerJson, check_receipt_folder, receipt};
 use crate::source::{self, Source};
+use crate::tiering::TierArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,18 +55,21 @@ pub struct RunArgs {
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
+    tiers: TierArgs,
+    #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
 
 /// Shows an answer while it grows.
-struct Show {
+struct Show<'a> {
     bar: ProgressBar,
     printer: Printer,
+    source: &'a Source,
 }
 
-impl Watcher for Show {
+impl Watcher for Show<'_> {
     fn read(&mut self, tokens: usize) -> ControlFlow<()> {
         self.bar.set_position(tokens as u64);
         ControlFlow::Continue(())
@@ -74,6 +78,7 @@ impl Watcher for Show {
     fn token(&mut self, token: TokenId) -> Result<ControlFlow<()>> {
         self.bar.finish_and_clear();
         self.printer.token(token)?;
+        self.source.keeper.now_and_then(&self.source.model);
         Ok(ControlFlow::Continue(()))
     }
 }
@@ -84,7 +89,7 @@ impl Watcher for Show {
 /// Bad input, or an output that cannot be written.
 pub fn run(args: &RunArgs) -> Result<()> {
     check_receipt_folder(args.output.receipt.as_deref())?;
-    let source = Source::open(&args.model, &args.machine)?;
+    let source = Source::open(&args.model, &args.machine, &args.tiers)?;
     let prompt = args.prompt.ids(&source)?;
     let description = source.model.description();
     let params = args.sampling.params();
@@ -101,6 +106,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let mut show = Show {
         bar: progress::prompt(prompt.len(), args.machine.chunk),
         printer: Printer::new(tokenizer.as_ref(), !args.output.json),
+        source: &source,
     };
     let mut session = Session::new(source.model.clone(), args.machine.chunk);
     let answer = generate(&mut session, &mut sampler, &request, &mut show);
@@ -110,11 +116,12 @@ pub fn run(args: &RunArgs) -> Result<()> {
         Err(error) => return show.printer.abandon().and(Err(error)),
     };
     let text = show.printer.finish()?;
-    let figures = Figures::of(&answer, source.load_seconds);
+    source.finish()?;
+    let figures = Figures::of(&answer, &source);
     if args.output.json {
         printer::json(&AnswerJson::new(&answer, text.as_deref(), figures))?;
     } else {
-        eprintln!("{}", figures.line(&answer));
+        figures.lines(&answer).iter().for_each(|line| eprintln!("{line}"));
     }
     if let Some(path) = &args.output.receipt {
         receipt(&source, &answer, &params, args.machine.chunk).write(path)?;

@@ -6,6 +6,7 @@ mod inspect;
 mod logits;
 mod receipts;
 mod run;
+mod tiers;
 
 use std::path::{Path, PathBuf};
 use std::process::Output;

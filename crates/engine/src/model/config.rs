@@ -6,6 +6,7 @@ use store::checkpoint::Checkpoint;
 
 use super::error::ConfigError;
 use super::json::{Fields, bad};
+use crate::tiers::Shape;
 
 /// A family, by the `model_type` of its config.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,6 +134,11 @@ pub struct Description {
 }
 
 impl Description {
+    /// Its routed experts, as the tiers count them.
+    pub fn expert_shape(&self) -> Shape {
+        Shape { layers: self.layers.len(), experts: self.moe.experts, top_k: self.moe.top_k }
+    }
+
     /// Reads the text part of a checkpoint's config.json.
     ///
     /// A model that is wrapped in a vision-language model may say outside whether lm_head is tied.

@@ -32,6 +32,30 @@ pub enum ModelError {
     #[error(transparent)]
     Checkpoint(#[from] store::checkpoint::CheckpointError),
 
+    #[error(transparent)]
+    Tier(#[from] crate::tiers::TierError),
+
+    #[error(
+        "layer {layer}, {projection} of expert {expert}: the store holds {found:?}, config.json \
+             says {expected:?}; convert the checkpoint again"
+    )]
+    BlockShape {
+        layer: u32,
+        expert: u32,
+        projection: &'static str,
+        expected: [usize; 2],
+        found: [usize; 2],
+    },
+
+    #[error("tensor {tensor}: {problem}; convert the checkpoint again")]
+    Packed { tensor: String, problem: store::pack::PackError },
+
+    #[error(
+        "tensor {tensor}: its packed block is {found:?}, the store's index says {expected:?}; \
+             convert the checkpoint again"
+    )]
+    PackedShape { tensor: String, expected: [usize; 2], found: [usize; 2] },
+
     #[error(
         "tensor {tensor} holds {value} at row {row}, column {column}: a weight must be \
              finite; the file is damaged or badly converted: download it again"

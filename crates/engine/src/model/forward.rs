@@ -10,7 +10,8 @@ use super::network::Model;
 use super::rows::{Place, Projection, add};
 use super::state::{LayerState, State};
 use crate::counters::PhaseCounters;
-use crate::index::{LayerIdx, TokenId};
+use crate::index::{ExpertIdx, LayerIdx, TokenId};
+use crate::tiers::Phase;
 
 /// Which positions of a chunk get logits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +32,8 @@ impl Model {
     ///
     /// # Errors
     /// A token outside the vocabulary, more positions than the model has, a value that is not
-    /// finite. The state is then not to be used again.
+    /// finite, a file that cannot be read or was written to. The state is then not to be used
+    /// again.
     pub fn forward(
         &self,
         state: &mut State,
@@ -49,10 +51,15 @@ impl Model {
             let angles: Vec<Angles> = (first..first + ids.len())
                 .map(|position| Angles::at(position, &self.frequencies))
                 .collect();
+            let phase = if ids.len() == 1 { Phase::Decode } else { Phase::Prefill };
+            self.tiers.begin_pass(phase, ids.len() as u64);
             for (i, layer) in self.layers.iter().enumerate() {
                 let at = Place { cpu: &self.cpu, layer: Some(LayerIdx(i)) };
                 self.layer(at, layer, &mut state.layers[i], &angles, &mut h, counters)?;
             }
+            self.tiers.end_pass()?;
+            // Before anything leaves that came from a file which is another one by now.
+            self.watch.check()?;
             state.positions += ids.len();
             counters.tokens += ids.len() as u64;
             counters.passes += 1;
@@ -84,12 +91,14 @@ impl Model {
             _ => unreachable!("a state is made from the description of its model"),
         };
         add(h, &mixed);
+        let mixed = h as &[bf16];
         let x = at.norm("post_attention_layernorm", h, &layer.post_norm, d.eps)?;
         let x = Prepared::new(at.cpu, x, d.hidden);
         let y = match &layer.feed_forward {
             FeedForwardLayer::Moe(experts) => {
                 counters.dense_bytes += experts.dense_bytes();
-                experts.forward(at, &x, counters)?
+                let ahead = || self.guess(at, mixed);
+                experts.forward(at, &x, &self.tiers, ahead, counters)?
             }
             FeedForwardLayer::Dense(mlp) => {
                 counters.dense_bytes += mlp.bytes();
@@ -98,6 +107,19 @@ impl Model {
         };
         add(h, &y);
         Ok(())
+    }
+
+    /// What the next layer's experts would be, if the residual stream stayed as it is.
+    fn guess(&self, at: Place<'_>, h: &[bf16]) -> Option<(LayerIdx, Vec<ExpertIdx>)> {
+        let next = LayerIdx(at.layer?.0 + 1);
+        let layer = self.layers.get(next.0)?;
+        let FeedForwardLayer::Moe(experts) = &layer.feed_forward else { return None };
+        if !self.tiers.wants_predictions() {
+            return None;
+        }
+        let (d, at) = (&self.description, Place { layer: Some(next), ..at });
+        let x = at.norm("a guess", h, &layer.post_norm, d.eps).ok()?;
+        Some((next, experts.guess(at, &Prepared::new(at.cpu, x, d.hidden))?))
     }
 
     fn logits(

@@ -2,13 +2,14 @@
 
 use numerics::op::conv::Taps;
 use store::checkpoint::Checkpoint;
+use store::experts::{ExpertMap, ExpertShape, Projection};
 
 use super::attention::Attention;
 use super::config::{DeltaNet, Description, FeedForward, Mixer};
 use super::delta_net::DeltaNetLayer;
 use super::error::ModelError;
 use super::experts::{Experts, SharedExpert};
-use super::mlp::Mlp;
+use super::mlp::{GateUp, Mlp};
 use super::weight::{Weight, vector};
 use crate::index::LayerIdx;
 
@@ -115,11 +116,10 @@ impl Loader<'_> {
 
     fn mlp(&self, p: &str, width: usize) -> Result<Mlp, ModelError> {
         let hidden = self.d.hidden;
-        Ok(Mlp {
-            gate: self.weight(format!("{p}gate_proj.weight"), width, hidden)?,
-            up: self.weight(format!("{p}up_proj.weight"), width, hidden)?,
-            down: self.weight(format!("{p}down_proj.weight"), hidden, width)?,
-        })
+        let gate = self.weight(format!("{p}gate_proj.weight"), width, hidden)?;
+        let up = self.weight(format!("{p}up_proj.weight"), width, hidden)?;
+        let down = self.weight(format!("{p}down_proj.weight"), hidden, width)?;
+        Ok(Mlp { gate_up: GateUp::Split(gate, up), down })
     }
 
     fn experts(&self, p: &str) -> Result<Experts, ModelError> {
@@ -134,27 +134,56 @@ impl Loader<'_> {
         Ok(Experts {
             moe,
             router: self.weight(format!("{p}gate.weight"), moe.experts, self.d.hidden)?,
-            routed: self.routed(p)?,
             shared,
         })
     }
 
-    /// Routed experts, fused or one tensor each.
-    fn routed(&self, p: &str) -> Result<Vec<Mlp>, ModelError> {
-        let (moe, hidden) = (self.d.moe, self.d.hidden);
-        let fused = format!("{p}experts.gate_up_proj");
-        if self.from.find(&fused).is_none() {
-            let one = |e: usize| self.mlp(&format!("{p}experts.{e}."), moe.width);
-            return (0..moe.experts).map(one).collect();
+    /// Where the routed experts lie: as given, and of the right shapes, or in place.
+    pub(super) fn expert_map(&self, given: Option<ExpertMap>) -> Result<ExpertMap, ModelError> {
+        let shapes: Vec<Option<ExpertShape>> = self
+            .d
+            .layers
+            .iter()
+            .map(|(_, feed_forward)| match feed_forward {
+                FeedForward::Moe => Some(self.expert_shape()),
+                FeedForward::Dense { .. } => None,
+            })
+            .collect();
+        match given {
+            None => Ok(ExpertMap::in_place(self.from, &shapes)?),
+            Some(map) => check_shapes(map, &shapes),
         }
-        let gate_up = self.from.expect(&fused, &[moe.experts, 2 * moe.width, hidden])?;
-        let name = format!("{p}experts.down_proj");
-        let down = self.from.expect(&name, &[moe.experts, hidden, moe.width])?;
-        let one = |e: usize| Mlp {
-            gate: Weight::slice(gate_up, 2 * e * moe.width, moe.width, hidden),
-            up: Weight::slice(gate_up, (2 * e + 1) * moe.width, moe.width, hidden),
-            down: Weight::slice(down, e * hidden, hidden, moe.width),
-        };
-        Ok((0..moe.experts).map(one).collect())
     }
+
+    fn expert_shape(&self) -> ExpertShape {
+        let moe = self.d.moe;
+        ExpertShape { experts: moe.experts, width: moe.width, hidden: self.d.hidden }
+    }
+}
+
+/// The blocks of a store against the description.
+fn check_shapes(map: ExpertMap, layers: &[Option<ExpertShape>]) -> Result<ExpertMap, ModelError> {
+    for (layer, shape) in layers.iter().enumerate() {
+        let Some(ExpertShape { experts, width, hidden }) = *shape else { continue };
+        let held = if layer < map.layer_count() { map.expert_count(layer as u32) } else { 0 };
+        let (layer, expert) = (layer as u32, held as u32);
+        if held != experts {
+            let (expected, found) = ([experts, hidden], [held, hidden]);
+            let projection = "the number";
+            return Err(ModelError::BlockShape { layer, expert, projection, expected, found });
+        }
+        for block in (0..held as u32).flat_map(|e| map.blocks(layer, e)) {
+            let expected = match block.id.projection {
+                Projection::GateUp => [2 * width, hidden],
+                Projection::Gate | Projection::Up => [width, hidden],
+                Projection::Down => [hidden, width],
+            };
+            let (found, expert) = ([block.rows, block.cols], block.id.expert);
+            let projection = block.id.projection.name();
+            if found != expected {
+                return Err(ModelError::BlockShape { layer, expert, projection, expected, found });
+            }
+        }
+    }
+    Ok(map)
 }

@@ -1,10 +1,12 @@
 //! Gated MLPs: one alone, or many that run together, each over its own tokens.
 
+use bytes::Bytes;
 use half::bf16;
-use numerics::Cpu;
 use numerics::elementary::silu32_slice;
 use numerics::op::linear::{Output, Prepared};
 use numerics::round::{store, widen};
+use numerics::{Cpu, SimdLevel};
+use store::experts::Block;
 
 use super::error::ModelError;
 use super::rows::{Place, Projection};
@@ -12,9 +14,16 @@ use super::weight::Weight;
 
 /// `down(silu(gate(x)) * up(x))`.
 pub(super) struct Mlp {
-    pub(super) gate: Weight,
-    pub(super) up: Weight,
+    pub(super) gate_up: GateUp,
     pub(super) down: Weight,
+}
+
+/// The two inner projections, as the checkpoint has them.
+pub(super) enum GateUp {
+    /// `[2 * width, hidden]`: gate over up.
+    Fused(Weight),
+    /// `[width, hidden]` each.
+    Split(Weight, Weight),
 }
 
 /// An MLP to run.
@@ -22,6 +31,13 @@ pub(super) struct Use<'a> {
     pub(super) mlp: &'a Mlp,
     /// The rows of x that it is for, and where they are in the bank; `None` for all, in order.
     pub(super) rows: Option<Rows<'a>>,
+}
+
+impl Use<'_> {
+    /// Its rows, of `all` where it is for all.
+    fn count(&self, all: usize) -> usize {
+        self.rows.map_or(all, |rows| rows.of_x.len())
+    }
 }
 
 /// Equally many rows of x and of a bank.
@@ -41,8 +57,40 @@ pub(super) struct Bank<'a> {
 }
 
 impl Mlp {
+    /// An expert as it was read: its blocks in the order of the map.
+    pub(super) fn of_blocks<'a>(
+        blocks: impl Iterator<Item = (&'a Block, Bytes)>,
+    ) -> Result<Mlp, ModelError> {
+        let weight = |(block, bytes)| Weight::of_block(block, bytes);
+        let mut weights: Vec<Weight> = blocks.map(weight).collect::<Result<_, _>>()?;
+        let down = weights.pop().expect("an expert has a down projection");
+        let up = weights.pop().expect("and one before it");
+        let gate_up = match weights.pop() {
+            Some(gate) => GateUp::Split(gate, up),
+            None => GateUp::Fused(up),
+        };
+        Ok(Mlp { gate_up, down })
+    }
+
     pub(super) fn bytes(&self) -> u64 {
-        self.gate.bytes() + self.up.bytes() + self.down.bytes()
+        self.weights().map(Weight::bytes).sum()
+    }
+
+    /// Bytes if none of it were packed.
+    pub(super) fn plain_bytes(&self) -> u64 {
+        self.weights().map(Weight::plain_bytes).sum()
+    }
+
+    fn weights(&self) -> impl Iterator<Item = &Weight> {
+        let (first, second) = match &self.gate_up {
+            GateUp::Fused(both) => (both, None),
+            GateUp::Split(gate, up) => (gate, Some(up)),
+        };
+        [Some(first), second, Some(&self.down)].into_iter().flatten()
+    }
+
+    fn width(&self) -> usize {
+        self.down.matrix().cols()
     }
 
     /// x `[tokens, hidden]` to `[tokens, hidden]`.
@@ -54,7 +102,7 @@ impl Mlp {
     /// A bank of this one only, over all of `tokens`.
     pub(super) fn alone(&self, tokens: usize) -> Bank<'_> {
         let uses = vec![Use { mlp: self, rows: None }];
-        Bank { width: self.gate.matrix().rows(), rows: tokens, uses }
+        Bank { width: self.width(), rows: tokens, uses }
     }
 }
 
@@ -65,18 +113,18 @@ pub(super) fn run(
     banks: &[Bank<'_>],
 ) -> Result<Vec<Vec<bf16>>, ModelError> {
     let room = |b: &Bank<'_>, width: usize| vec![bf16::ZERO; b.rows * width];
-    let mut gates: Vec<_> = banks.iter().map(|b| room(b, b.width)).collect();
-    let mut ups = gates.clone();
+    let mut inner: Vec<_> = banks.iter().map(|b| room(b, 2 * b.width)).collect();
     let mut work = Vec::new();
-    for ((bank, gate), up) in banks.iter().zip(&mut gates).zip(&mut ups) {
-        bank.gate_and_up(x, gate, up, &mut work);
+    for (bank, inner) in banks.iter().zip(&mut inner) {
+        bank.gate_and_up(x, inner, &mut work);
     }
     at.project(work)?;
-    let mut inner = Vec::with_capacity(banks.len());
-    for ((bank, gate), mut up) in banks.iter().zip(gates).zip(ups) {
-        activate(at.cpu, &gate, &mut up);
-        inner.push(Prepared::new(at.cpu, up, bank.width));
-    }
+    let activated = |(bank, inner): (&Bank<'_>, Vec<bf16>)| {
+        let mut values = room(bank, bank.width);
+        bank.activate(at.cpu, x.tokens(), &inner, &mut values);
+        Prepared::new(at.cpu, values, bank.width)
+    };
+    let inner: Vec<Prepared> = banks.iter().zip(inner).map(activated).collect();
     let mut outputs: Vec<_> = banks.iter().map(|b| room(b, x.width())).collect();
     let mut work = Vec::new();
     for ((bank, inner), output) in banks.iter().zip(&inner).zip(&mut outputs) {
@@ -87,21 +135,52 @@ pub(super) fn run(
 }
 
 impl<'a> Bank<'a> {
+    /// Of each use in turn: `[tokens, 2 * width]` where fused, else all of gate before all of up.
     fn gate_and_up(
         &'a self,
         x: &'a Prepared,
-        mut gate: &'a mut [bf16],
-        mut up: &'a mut [bf16],
+        mut inner: &'a mut [bf16],
         work: &mut Vec<Projection<'a>>,
     ) {
-        for Use { mlp, rows } in &self.uses {
-            let tokens = rows.map(|r| r.of_x);
-            let count = tokens.map_or(x.tokens(), <[u32]>::len) * self.width;
-            for (weight, rest) in [(&mlp.gate, &mut gate), (&mlp.up, &mut up)] {
-                let output = Output::Bf16(take(rest, count));
+        for one in &self.uses {
+            let tokens = one.rows.map(|r| r.of_x);
+            let count = one.count(x.tokens()) * self.width;
+            let mut push = |weight, values| {
+                let output = Output::Bf16(take(&mut inner, values));
                 work.push(Projection { weight, input: x, tokens, output });
+            };
+            match &one.mlp.gate_up {
+                GateUp::Fused(both) => push(both, 2 * count),
+                GateUp::Split(gate, up) => {
+                    push(gate, count);
+                    push(up, count);
+                }
             }
         }
+    }
+
+    /// `store(silu(gate) * up)` of what `gate_and_up` wrote, `[rows, width]`.
+    fn activate(&self, cpu: &Cpu, tokens: usize, mut inner: &[bf16], mut out: &mut [bf16]) {
+        let mut parts = Vec::new();
+        for one in &self.uses {
+            let count = one.count(tokens) * self.width;
+            let (of_use, rest) = inner.split_at(2 * count);
+            inner = rest;
+            let out = take(&mut out, count);
+            match one.mlp.gate_up {
+                GateUp::Fused(_) => {
+                    let rows = of_use.chunks(2 * self.width).zip(out.chunks_mut(self.width));
+                    parts.extend(rows.map(|(both, out)| (both.split_at(self.width), out)));
+                }
+                GateUp::Split(..) => {
+                    let (gate, up) = of_use.split_at(count);
+                    let halves = gate.chunks(PART).zip(up.chunks(PART));
+                    parts.extend(halves.zip(out.chunks_mut(PART)));
+                }
+            }
+        }
+        let level = cpu.level();
+        cpu.each_mut(&mut parts, |((gate, up), out)| activate(level, gate, up, out));
     }
 
     fn down(
@@ -111,11 +190,10 @@ impl<'a> Bank<'a> {
         mut outputs: &'a mut [bf16],
         work: &mut Vec<Projection<'a>>,
     ) {
-        for Use { mlp, rows } in &self.uses {
-            let tokens = rows.map(|r| r.of_bank);
-            let count = tokens.map_or(inner.tokens(), <[u32]>::len) * hidden;
-            let output = Output::Bf16(take(&mut outputs, count));
-            work.push(Projection { weight: &mlp.down, input: inner, tokens, output });
+        for one in &self.uses {
+            let tokens = one.rows.map(|r| r.of_bank);
+            let output = Output::Bf16(take(&mut outputs, one.count(inner.tokens()) * hidden));
+            work.push(Projection { weight: &one.mlp.down, input: inner, tokens, output });
         }
     }
 }
@@ -127,17 +205,14 @@ fn take<'a>(rest: &mut &'a mut [bf16], count: usize) -> &'a mut [bf16] {
     front
 }
 
-/// `up = store(silu(gate) * up)`.
-fn activate(cpu: &Cpu, gate: &[bf16], up: &mut [bf16]) {
-    const PART: usize = 4096;
-    let level = cpu.level();
-    let mut parts: Vec<_> = gate.chunks(PART).zip(up.chunks_mut(PART)).collect();
-    let work = |(gate, up): &mut (&[bf16], &mut [bf16])| {
-        let mut g: Vec<f32> = gate.iter().map(|v| widen(*v)).collect();
-        silu32_slice(level, &mut g);
-        for (up, g) in up.iter_mut().zip(g) {
-            *up = store(g * widen(*up));
-        }
-    };
-    cpu.each_mut(&mut parts, work);
+/// Values that one thread activates together.
+const PART: usize = 4096;
+
+/// `out = store(silu(gate) * up)`.
+fn activate(level: SimdLevel, gate: &[bf16], up: &[bf16], out: &mut [bf16]) {
+    let mut g: Vec<f32> = gate.iter().map(|v| widen(*v)).collect();
+    silu32_slice(level, &mut g);
+    for ((out, up), g) in out.iter_mut().zip(up).zip(g) {
+        *out = store(g * widen(*up));
+    }
 }

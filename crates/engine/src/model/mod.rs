@@ -19,5 +19,5 @@ mod weight;
 pub use config::{DeltaNet, Description, Family, FeedForward, Mixer, Moe, known_families};
 pub use error::{ConfigError, ModelError, StateError};
 pub use forward::Logits;
-pub use network::Model;
+pub use network::{Model, Source};
 pub use state::State;

@@ -1,8 +1,11 @@
 //! A model that is ready to run: its description, its weights and the processor.
 
+use std::sync::Arc;
+
 use numerics::Cpu;
 use numerics::op::rope::inverse_frequencies;
-use store::checkpoint::Checkpoint;
+use store::checkpoint::{Checkpoint, Watch};
+use store::experts::{Digests, ExpertMap};
 
 use super::config::Description;
 use super::error::ModelError;
@@ -10,6 +13,22 @@ use super::load::{Layer, Loader};
 use super::state::State;
 use super::weight::Weight;
 use crate::index::{LayerIdx, TokenId};
+use crate::tiers::heat::Heat;
+use crate::tiers::{Placement, Shape, Tiers};
+
+/// What a model is made from.
+pub struct Source<'a> {
+    /// Config and all weights but the routed experts.
+    pub checkpoint: &'a Checkpoint,
+    /// Where the experts are, if not in the checkpoint's own files.
+    pub experts: Option<ExpertMap>,
+    /// What is known of their checksums.
+    pub digests: Arc<Digests>,
+    /// Where they are kept while the model runs.
+    pub placement: Placement,
+    /// Which experts earlier runs used.
+    pub heat: Option<Heat>,
+}
 
 /// A model that is ready to run; it holds no sequence.
 pub struct Model {
@@ -22,14 +41,29 @@ pub struct Model {
     pub(super) head: Weight,
     /// Of the rotary embedding, `[rotated / 2]`.
     pub(super) frequencies: Vec<f32>,
+    pub(super) tiers: Tiers,
+    pub(super) watch: Watch,
 }
 
 impl Model {
+    /// A model whose experts stay in the checkpoint's mapped files.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn load(checkpoint: &Checkpoint, cpu: Cpu) -> Result<Model, ModelError> {
+        let digests = Arc::default();
+        let placement = Placement::Mapped;
+        let source = Source { checkpoint, experts: None, digests, placement, heat: None };
+        Model::open(source, cpu)
+    }
+
     /// Finds every tensor that the description needs; reads only the small ones.
     ///
     /// # Errors
-    /// A config that is not computable here; a tensor that is absent or of another shape.
-    pub fn load(checkpoint: &Checkpoint, cpu: Cpu) -> Result<Model, ModelError> {
+    /// A config that is not computable here; a tensor that is absent or of another shape; files
+    /// that cannot be read.
+    pub fn open(source: Source<'_>, cpu: Cpu) -> Result<Model, ModelError> {
+        let checkpoint = source.checkpoint;
         let d = Description::of(checkpoint)?;
         let loader = Loader { from: checkpoint, d: &d };
         let embedding = Weight::load(checkpoint, "model.embed_tokens.weight", d.vocab, d.hidden)?;
@@ -38,16 +72,49 @@ impl Model {
             _ => Weight::load(checkpoint, "lm_head.weight", d.vocab, d.hidden)?,
         };
         let layers = (0..d.layers.len()).map(|i| loader.layer(LayerIdx(i)));
+        let layers = layers.collect::<Result<_, _>>()?;
+        let norm = loader.norm("model.norm.weight", d.hidden)?;
+        let map = loader.expert_map(source.experts)?;
+        let files = map.files().iter().filter(|file| !file.embedded);
+        let watch = checkpoint.watch().and(files.map(|file| file.path.clone()))?;
+        let shape = d.expert_shape();
+        let heat = source.heat.as_ref();
+        let tiers = Tiers::new(map.into(), source.digests, shape, &source.placement, heat)?;
         Ok(Model {
             embedding,
-            layers: layers.collect::<Result<_, _>>()?,
-            norm: loader.norm("model.norm.weight", d.hidden)?,
+            layers,
+            norm,
             head,
             frequencies: inverse_frequencies(d.theta, d.rotated),
             fingerprint: checkpoint.sha256_fingerprint(),
             description: d,
             cpu,
+            tiers,
+            watch,
         })
+    }
+
+    /// The experts of a checkpoint where they lie, without a model on it.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn experts_in_place(checkpoint: &Checkpoint) -> Result<(Shape, ExpertMap), ModelError> {
+        let d = Description::of(checkpoint)?;
+        let map = Loader { from: checkpoint, d: &d }.expert_map(None)?;
+        Ok((d.expert_shape(), map))
+    }
+
+    /// How many experts there are and how many a token uses.
+    ///
+    /// # Errors
+    /// A config that is not computable here.
+    pub fn expert_shape(checkpoint: &Checkpoint) -> Result<Shape, ModelError> {
+        Ok(Description::of(checkpoint)?.expert_shape())
+    }
+
+    /// Where its experts are.
+    pub fn tiers(&self) -> &Tiers {
+        &self.tiers
     }
 
     /// What the model is.

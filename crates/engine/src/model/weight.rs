@@ -1,9 +1,11 @@
 //! Weights as the checkpoint's bytes, used in place.
 
 use half::bf16;
-use numerics::op::linear::{Elements, Matrix};
+use numerics::op::linear::{Elements, Matrix, PackedRows};
 use numerics::round::widen;
 use store::checkpoint::{Checkpoint, Dtype, Tensor};
+use store::experts::{Block, Encoding};
+use store::pack::Packed;
 
 use super::error::ModelError;
 
@@ -25,6 +27,7 @@ enum Data {
     F32(bytes::Bytes),
     Bf16Copy(std::sync::Arc<[bf16]>),
     F32Copy(std::sync::Arc<[f32]>),
+    Packed(PackedSections),
 }
 
 impl Data {
@@ -46,7 +49,83 @@ impl Data {
             Data::F32(b) => Elements::F32(bytemuck::cast_slice(b)),
             Data::Bf16Copy(b) => Elements::Bf16(b),
             Data::F32Copy(b) => Elements::F32(b),
+            Data::Packed(sections) => Elements::Packed(sections.rows()),
         }
+    }
+}
+
+/// A packed block's sections, at addresses where they are used in place.
+#[derive(Clone)]
+struct PackedSections {
+    rows: usize,
+    cols: usize,
+    bases: bytes::Bytes,
+    groups: bytes::Bytes,
+    escape_places: bytes::Bytes,
+    escape_values: bytes::Bytes,
+}
+
+impl PackedSections {
+    /// A block whose every field has been checked.
+    fn parse(block: &Block, bytes: &bytes::Bytes) -> Result<PackedSections, ModelError> {
+        let wrong = |problem| ModelError::Packed { tensor: block.tensor.to_string(), problem };
+        // Sections start at multiples of 64 bytes: the block's address decides.
+        let aligned = bytes.as_ptr().cast::<u32>().is_aligned();
+        let copy = (!aligned).then(|| AlignedCopy::of(bytes));
+        let bytes = copy.map_or(bytes.clone(), bytes::Bytes::from_owner);
+        let packed = Packed::parse(&bytes).map_err(wrong)?;
+        let (found, expected) = ([packed.rows(), packed.cols()], [block.rows, block.cols]);
+        if found != expected {
+            return Err(ModelError::PackedShape {
+                tensor: block.tensor.to_string(),
+                expected,
+                found,
+            });
+        }
+        Ok(PackedSections {
+            rows: packed.rows(),
+            cols: packed.cols(),
+            bases: bytes.slice_ref(packed.bases()),
+            groups: bytes.slice_ref(packed.groups()),
+            escape_places: bytes.slice_ref(packed.escape_places()),
+            escape_values: bytes.slice_ref(packed.escape_values()),
+        })
+    }
+
+    fn rows(&self) -> PackedRows<'_> {
+        PackedRows {
+            rows: self.rows,
+            cols: self.cols,
+            bases: &self.bases,
+            groups: cast(&self.groups),
+            escape_places: cast(&self.escape_places),
+            escape_values: cast(&self.escape_values),
+        }
+    }
+}
+
+/// A section as what it holds; an empty one is anywhere, aligned or not.
+fn cast<T: bytemuck::AnyBitPattern>(section: &[u8]) -> &[T] {
+    if section.is_empty() { &[] } else { bytemuck::cast_slice(section) }
+}
+
+/// Bytes at an address for u64.
+struct AlignedCopy {
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl AlignedCopy {
+    fn of(bytes: &[u8]) -> AlignedCopy {
+        let mut words = vec![0u64; bytes.len().div_ceil(8)];
+        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        AlignedCopy { words, len: bytes.len() }
+    }
+}
+
+impl AsRef<[u8]> for AlignedCopy {
+    fn as_ref(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.len]
     }
 }
 
@@ -70,6 +149,20 @@ impl Weight {
         Weight { name: tensor.name.as_str().into(), first, rows, cols, data }
     }
 
+    /// A block of an expert, as it was read.
+    ///
+    /// # Errors
+    /// A packed block that says something else than the map, or that nobody could have written.
+    pub(super) fn of_block(block: &Block, bytes: bytes::Bytes) -> Result<Weight, ModelError> {
+        let data = match block.encoding {
+            Encoding::Bf16 => Data::new(Dtype::Bf16, bytes),
+            Encoding::F32 => Data::new(Dtype::F32, bytes),
+            Encoding::Packed => Data::Packed(PackedSections::parse(block, &bytes)?),
+        };
+        let (rows, cols) = (block.rows, block.cols);
+        Ok(Weight { name: block.tensor.clone(), first: block.first_row, rows, cols, data })
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -82,12 +175,21 @@ impl Weight {
         self.matrix().bytes()
     }
 
+    /// Bytes if it were not packed.
+    pub(super) fn plain_bytes(&self) -> u64 {
+        match self.data {
+            Data::Packed(_) => 2 * (self.rows * self.cols) as u64,
+            _ => self.bytes(),
+        }
+    }
+
     /// One row as bf16 (an embedding); f32 rows are stored.
     pub(super) fn row(&self, row: usize) -> Result<Vec<bf16>, ModelError> {
         let range = row * self.cols..(row + 1) * self.cols;
         let values: Vec<bf16> = match self.data.elements() {
             Elements::Bf16(w) => w[range].to_vec(),
             Elements::F32(w) => w[range].iter().map(|v| numerics::round::store(*v)).collect(),
+            Elements::Packed(w) => w.row(row),
         };
         match self.bad_weight(row) {
             Some(error) => Err(error),
@@ -101,6 +203,7 @@ impl Weight {
         let found = match self.data.elements() {
             Elements::Bf16(w) => position(w[range].iter().map(|v| widen(*v))),
             Elements::F32(w) => position(w[range].iter().copied()),
+            Elements::Packed(w) => position(w.row(row).into_iter().map(widen)),
         };
         found.map(|(column, value)| ModelError::WeightNotFinite {
             tensor: self.name.to_string(),
@@ -134,5 +237,6 @@ pub(super) fn vector(
     Ok(match flat.data.elements() {
         Elements::Bf16(w) => w.iter().map(|v| widen(*v)).collect(),
         Elements::F32(w) => w.to_vec(),
+        Elements::Packed(w) => (0..w.rows).flat_map(|row| w.row(row)).map(widen).collect(),
     })
 }

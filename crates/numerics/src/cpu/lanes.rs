@@ -18,6 +18,9 @@ pub(crate) fn wide_operand(v: f32) -> f64 {
     f64::from(v) * QUARTER_SCALE
 }
 
+/// Sign, four bits of exponent and mantissa: what a packed bf16 keeps.
+pub(crate) const CODE: u16 = 0x87ff;
+
 /// Asks for the cache line at an address that is needed soon; any address will do.
 #[inline(always)]
 pub(crate) fn prefetch<T>(p: *const T) {
@@ -48,6 +51,14 @@ pub(crate) trait Lanes: Copy + 'static {
     /// # Safety
     /// `p` is valid for `BLOCK` bf16 values.
     unsafe fn packed(p: *const bf16) -> Self::Packed;
+    /// # Safety
+    /// `p` is valid for writing `BLOCK` bf16 values.
+    unsafe fn store_packed(p: *mut bf16, w: Self::Packed);
+    /// The exponent `base` at its place in every bf16.
+    fn base(base: u8) -> Self::Packed;
+    /// From the lanes of the three planes of a packed group the four blocks that they hold
+    /// (`PackedRows` says how), with `base` added to their exponents.
+    fn unpack(planes: [Self::Packed; 3], base: Self::Packed) -> [Self::Packed; 4];
     fn even(w: Self::Packed) -> Self::F32;
     fn odd(w: Self::Packed) -> Self::F32;
     fn quarters(w: Self::Packed) -> [Self::F64; 4];
@@ -122,6 +133,28 @@ impl Lanes for Portable {
     unsafe fn packed(p: *const bf16) -> Self::Packed {
         // SAFETY: the caller guarantees `BLOCK` readable values; bf16 is a transparent u16.
         unsafe { p.cast::<Self::Packed>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store_packed(p: *mut bf16, w: Self::Packed) {
+        // SAFETY: the caller guarantees room for `BLOCK` values; bf16 is a transparent u16.
+        unsafe { p.cast::<Self::Packed>().write_unaligned(w) }
+    }
+    #[inline(always)]
+    fn base(base: u8) -> Self::Packed {
+        [u16::from(base) << 7; 2 * N]
+    }
+    #[inline(always)]
+    fn unpack(planes: [Self::Packed; 3], base: Self::Packed) -> [Self::Packed; 4] {
+        let [a, b, c] = planes;
+        let mut out = [[0; 2 * N]; 4];
+        for i in 0..2 * N {
+            out[0][i] = (a[i] & CODE).wrapping_add(base[i]);
+            out[1][i] = (b[i] & CODE).wrapping_add(base[i]);
+            out[2][i] = (c[i] & CODE).wrapping_add(base[i]);
+            let twelve = a[i] << 1 ^ b[i] >> 3 ^ c[i] >> 7;
+            out[3][i] = (((twelve as i16) >> 4) as u16 & CODE).wrapping_add(base[i]);
+        }
+        out
     }
     #[inline(always)]
     fn even(w: Self::Packed) -> Self::F32 {

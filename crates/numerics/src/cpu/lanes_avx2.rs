@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::lanes::Lanes;
+use super::lanes::{CODE, Lanes};
 
 /// 256-bit vectors.
 #[derive(Clone, Copy)]
@@ -22,6 +22,36 @@ impl Lanes for Avx2 {
     unsafe fn packed(p: *const bf16) -> __m256i {
         // SAFETY: AVX2 was detected; the caller guarantees a full block at `p`.
         unsafe { _mm256_loadu_si256(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_packed(p: *mut bf16, w: __m256i) {
+        // SAFETY: AVX2 was detected; the caller guarantees room for a block at `p`.
+        unsafe { _mm256_storeu_si256(p.cast(), w) }
+    }
+    #[inline(always)]
+    fn base(base: u8) -> __m256i {
+        // SAFETY: AVX2 was detected.
+        unsafe { _mm256_set1_epi16(i16::from(base) << 7) }
+    }
+    #[inline(always)]
+    fn unpack(planes: [__m256i; 3], base: __m256i) -> [__m256i; 4] {
+        let [a, b, c] = planes;
+        // SAFETY: AVX2 was detected. The arithmetic shift leaves the sign on top and copies of it
+        // where the mask clears.
+        unsafe {
+            let mask = _mm256_set1_epi16(CODE as i16);
+            let twelve = _mm256_xor_si256(
+                _mm256_xor_si256(_mm256_add_epi16(a, a), _mm256_srli_epi16(b, 3)),
+                _mm256_srli_epi16(c, 7),
+            );
+            let d = _mm256_srai_epi16(twelve, 4);
+            [
+                _mm256_add_epi16(_mm256_and_si256(a, mask), base),
+                _mm256_add_epi16(_mm256_and_si256(b, mask), base),
+                _mm256_add_epi16(_mm256_and_si256(c, mask), base),
+                _mm256_add_epi16(_mm256_and_si256(d, mask), base),
+            ]
+        }
     }
     #[inline(always)]
     fn even(w: __m256i) -> __m256 {

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::lanes::Lanes;
+use super::lanes::{CODE, Lanes};
 
 /// 512-bit vectors.
 #[derive(Clone, Copy)]
@@ -22,6 +22,37 @@ impl Lanes for Avx512 {
     unsafe fn packed(p: *const bf16) -> __m512i {
         // SAFETY: AVX-512 was detected; the caller guarantees a full block at `p`.
         unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_packed(p: *mut bf16, w: __m512i) {
+        // SAFETY: AVX-512 was detected; the caller guarantees room for a block at `p`.
+        unsafe { _mm512_storeu_si512(p.cast(), w) }
+    }
+    #[inline(always)]
+    fn base(base: u8) -> __m512i {
+        // SAFETY: AVX-512 was detected.
+        unsafe { _mm512_set1_epi16(i16::from(base) << 7) }
+    }
+    #[inline(always)]
+    fn unpack(planes: [__m512i; 3], base: __m512i) -> [__m512i; 4] {
+        let [a, b, c] = planes;
+        // SAFETY: AVX-512 was detected. The arithmetic shift leaves the sign on top and copies of
+        // it where the mask clears.
+        unsafe {
+            let mask = _mm512_set1_epi16(CODE as i16);
+            let twelve = _mm512_ternarylogic_epi32::<0x96>(
+                _mm512_add_epi16(a, a),
+                _mm512_srli_epi16(b, 3),
+                _mm512_srli_epi16(c, 7),
+            );
+            let d = _mm512_srai_epi16(twelve, 4);
+            [
+                _mm512_add_epi16(_mm512_and_si512(a, mask), base),
+                _mm512_add_epi16(_mm512_and_si512(b, mask), base),
+                _mm512_add_epi16(_mm512_and_si512(c, mask), base),
+                _mm512_add_epi16(_mm512_and_si512(d, mask), base),
+            ]
+        }
     }
     #[inline(always)]
     fn even(w: __m512i) -> __m512 {

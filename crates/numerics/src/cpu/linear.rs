@@ -7,11 +7,14 @@
 //! Outputs whose rounding is in doubt go to `wide`, in f64, and from there to `ExactSum`.
 
 mod fast;
+mod packed;
 mod plan;
 mod prepared;
+mod short;
 mod tile;
 mod wide;
 
+pub(crate) use packed::unpack_at;
 pub use prepared::Prepared;
 pub(super) use wide::{dot as wide_dot, roundings as wide_roundings};
 
@@ -71,6 +74,7 @@ impl Task<'_> {
         let weights = match self.job.weights.elements() {
             Elements::Bf16(w) => Elements::Bf16(&w[range]),
             Elements::F32(w) => Elements::F32(&w[range]),
+            packed @ Elements::Packed(_) => packed,
         };
         let sum = crate::op::linear::exact_dot(weights, self.job.input.raw(self.source(t)));
         let failed = NonFinite { row, token: t };
@@ -100,6 +104,18 @@ impl Sink {
         match &mut job.output {
             Output::Bf16(o) => Sink::Bf16 { out: o.as_mut_ptr(), rows, len: o.len() },
             Output::F32(o) => Sink::F32 { out: o.as_mut_ptr(), rows, len: o.len() },
+        }
+    }
+
+    /// The same output without its first rows.
+    fn below(&self, first: usize) -> Sink {
+        match *self {
+            Sink::Bf16 { out, rows, len } => {
+                Sink::Bf16 { out: out.wrapping_add(first), rows, len: len - first }
+            }
+            Sink::F32 { out, rows, len } => {
+                Sink::F32 { out: out.wrapping_add(first), rows, len: len - first }
+            }
         }
     }
 
@@ -140,6 +156,7 @@ fn rows_at(level: SimdLevel, task: &Task<'_>) -> Result<(), NonFinite> {
 #[inline(always)]
 fn rows<L: Lanes>(task: &Task<'_>) -> Result<(), NonFinite> {
     match (task.job.weights.elements(), task.sink) {
+        (Elements::Packed(w), _) => packed::rows::<L>(task, &w),
         (Elements::F32(w), _) => wide::rows_f32_weights::<L>(task, w),
         (Elements::Bf16(w), Sink::F32 { .. }) => wide::rows_to_f32::<L>(task, w),
         (Elements::Bf16(w), Sink::Bf16 { .. })

@@ -87,6 +87,12 @@ pub enum CheckpointError {
     )]
     WrongShape { path: PathBuf, tensor: String, expected: Vec<usize>, found: Vec<usize> },
 
+    #[error(
+        "{path}: it was written to while it was in use, so this answer was dropped; start again \
+             with a file that stays as it is"
+    )]
+    Changed { path: PathBuf },
+
     #[error("{path}: {source}; check that it is a readable file on a healthy disk")]
     Io { path: PathBuf, source: std::io::Error },
 }

@@ -16,7 +16,10 @@ pub enum Source {
     Folder(PathBuf),
     /// A store: the same, with the shards in a folder of their own.
     Store(PathBuf),
-    Embedded { label: PathBuf, files: Vec<(&'static str, &'static [u8])> },
+    Embedded {
+        label: PathBuf,
+        files: Vec<(&'static str, &'static [u8])>,
+    },
 }
 
 impl Source {

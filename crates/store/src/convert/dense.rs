@@ -9,7 +9,6 @@ use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_128;
 
 use super::disk::{Disk, DiskFile, partial};
-use super::error::ConvertError;
 use super::layer::{Advance, Stopped, failed_at};
 use super::source::Sources;
 use crate::checkpoint::Tensor;

@@ -8,7 +8,6 @@ use sha2::{Digest, Sha256};
 
 use super::disk::{Disk, DiskFile, partial};
 use super::error::ConvertError;
-use super::packing::Codec;
 use super::plan::pieces;
 use super::source::Sources;
 use crate::experts::{Block, ExpertMap, checksum};
@@ -17,6 +16,7 @@ use crate::jnf::{
     LAYERS_FOLDER, LayerEntry, LayerIndex, Sha256Hash, SourcePiece, StoredAs, StoredProjection,
     data_name, layer_folder, seal,
 };
+use crate::pack;
 
 /// Called with the bytes read since the last call; says whether to go on.
 pub type Advance<'a> = &'a mut dyn FnMut(u64) -> ControlFlow<()>;
@@ -27,8 +27,8 @@ pub struct LayerJob<'a> {
     pub sources: &'a Sources,
     pub shape: ExpertLayer,
     pub conversion: Sha256Hash,
-    /// Packs with it, where there is one.
-    pub codec: Option<Codec>,
+    /// Whether blocks are packed where that makes them smaller.
+    pub pack: bool,
     pub threads: usize,
 }
 
@@ -77,7 +77,7 @@ impl LayerJob<'_> {
     }
 
     fn stored(&self) -> StoredAs {
-        if self.codec.is_some() { StoredAs::Packed } else { StoredAs::Bf16 }
+        if self.pack { StoredAs::Packed } else { StoredAs::Bf16 }
     }
 
     fn data_name(&self, projection: StoredProjection) -> String {
@@ -129,11 +129,7 @@ impl LayerJob<'_> {
     }
 
     /// Reads a block and makes everything of its entry but its place.
-    fn prepare(
-        &self,
-        expert: u32,
-        projection: StoredProjection,
-    ) -> Result<Prepared, ConvertError> {
+    fn prepare(&self, expert: u32, projection: StoredProjection) -> Result<Prepared, ConvertError> {
         let pieces = pieces(self.map, self.shape.layer, expert, projection);
         let mut weights = Vec::new();
         for piece in &pieces {
@@ -142,8 +138,8 @@ impl LayerJob<'_> {
         }
         let weights_sha256 = Sha256Hash::of(&weights);
         let (rows, cols) = self.shape.rows_cols(projection);
-        let packed = self.codec.and_then(|c| (c.pack)(rows as usize, cols as usize, &weights));
-        let packed = packed.filter(|packed| packed.len() < weights.len());
+        let (rows, cols) = (rows as usize, cols as usize);
+        let packed = self.pack.then(|| pack::encode(rows, cols, &weights)).flatten();
         let (bytes, encoding, sha256) = match packed {
             Some(packed) => {
                 let sha256 = Sha256Hash::of(&packed);

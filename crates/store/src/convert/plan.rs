@@ -47,7 +47,11 @@ fn expert_layer(
                 Encoding::F32 => "F32",
                 Encoding::Packed | Encoding::Bf16 => "packed form",
             };
-            return Err(ConvertError::ExpertDtype { path, tensor: block.tensor.to_string(), found });
+            return Err(ConvertError::ExpertDtype {
+                path,
+                tensor: block.tensor.to_string(),
+                found,
+            });
         }
         let expected = match block.id.projection {
             Projection::GateUp => (2 * width, hidden),

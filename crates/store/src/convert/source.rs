@@ -70,13 +70,15 @@ impl Sources {
         let target = &mut into[begin..];
         let done = match held {
             Held::File(file) => file.read_exact_at(target, offset),
-            Held::Bytes(bytes) => match bytes.get(offset as usize..(offset + size_bytes) as usize) {
-                Some(found) => {
-                    target.copy_from_slice(found);
-                    Ok(())
+            Held::Bytes(bytes) => {
+                match bytes.get(offset as usize..(offset + size_bytes) as usize) {
+                    Some(found) => {
+                        target.copy_from_slice(found);
+                        Ok(())
+                    }
+                    None => Err(io::ErrorKind::UnexpectedEof.into()),
                 }
-                None => Err(io::ErrorKind::UnexpectedEof.into()),
-            },
+            }
         };
         done.map_err(|source| ConvertError::Read { path: path.to_path_buf(), offset, source })
     }
@@ -93,8 +95,7 @@ pub fn stamps(checkpoint: &Checkpoint) -> Result<Vec<Stamp>, ConvertError> {
 }
 
 fn stamp(path: &Path) -> Result<Stamp, ConvertError> {
-    let failed =
-        |source| ConvertError::Read { path: path.to_path_buf(), offset: 0, source };
+    let failed = |source| ConvertError::Read { path: path.to_path_buf(), offset: 0, source };
     let file = fs::metadata(path).map_err(failed)?;
     let name = path.file_name().expect("a file").to_string_lossy().into_owned();
     Ok(Stamp {

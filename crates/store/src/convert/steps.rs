@@ -1,7 +1,6 @@
 //! The steps of a conversion, each of which can be the last.
 
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
@@ -10,9 +9,7 @@ use super::dense::write_dense;
 use super::disk::{Disk, publish};
 use super::error::ConvertError;
 use super::layer::{Advance, LayerJob, Stopped, failed_at};
-use super::plan::{
-    beside, dense_files, dense_name, layer_bytes, layer_weights_bytes,
-};
+use super::plan::{beside, dense_files, dense_name, layer_bytes, layer_weights_bytes};
 use super::source::{Sources, Stamp, compare, stamps};
 use super::state::State;
 use super::{Observe, Progress, Report, Request, check_space};
@@ -53,7 +50,7 @@ impl<'a> Conversion<'a> {
             Err(error) => return Err(error.into()),
         };
         let is_new = found.is_none();
-        let mut conversion = Conversion {
+        let conversion = Conversion {
             request,
             disk,
             manifest: found.unwrap_or(fresh),
@@ -81,11 +78,7 @@ impl<'a> Conversion<'a> {
     }
 
     /// Everything that is asked for and not there.
-    pub fn run(
-        &mut self,
-        wanted: &[ExpertLayer],
-        observe: Observe,
-    ) -> Result<Report, Stopped> {
+    pub fn run(&mut self, wanted: &[ExpertLayer], observe: Observe) -> Result<Report, Stopped> {
         self.drop_damaged()?;
         let there = |shape: &&ExpertLayer| {
             self.manifest.layers.iter().any(|entry| entry.layer == shape.layer)
@@ -231,7 +224,7 @@ impl<'a> Conversion<'a> {
             sources: &self.sources,
             shape,
             conversion: self.manifest.conversion,
-            codec: self.request.codec,
+            pack: self.request.pack,
             threads: self.request.threads,
         };
         let entry = job.write(self.disk, &self.request.out, advance)?;
@@ -254,7 +247,7 @@ fn fresh_manifest(
     expert_layers: Vec<ExpertLayer>,
 ) -> Result<Manifest, ConvertError> {
     let checkpoint = request.checkpoint;
-    let encoding = if request.codec.is_some() { StoredAs::Packed } else { StoredAs::Bf16 };
+    let encoding = if request.pack { StoredAs::Packed } else { StoredAs::Bf16 };
     let text = |name: &str| checkpoint.config()[name].as_str().map(str::to_string);
     let tokenizer = checkpoint.file("tokenizer.json")?;
     let fingerprint: Sha256Hash = checkpoint.sha256_fingerprint().parse().expect("ours");

@@ -1,4 +1,4 @@
-//! A file as `Bytes`, read-only and without a copy.
+//! A file as `Bytes`, read-only and without a copy, and what happens when it shrinks.
 
 use std::fs::File;
 use std::io;
@@ -36,6 +36,27 @@ fn map_shared(file: &File, len_bytes: usize) -> io::Result<Mmap> {
     // guaranteed by the caller of `Checkpoint::open`, whose documentation demands it: a truncated
     // file would raise SIGBUS, an overwritten one would change bytes under our feet.
     unsafe { MmapOptions::new().len(len_bytes).map(file) }
+}
+
+/// What is said when a mapped file has lost its pages.
+const LOST: &[u8] = b"tarfa: a file of the model was cut short, or its disk failed, while it was \
+    in use (SIGBUS); the answer ends here and is not complete: restore the file and start again\n";
+
+/// Ends the program with a message and exit code 1 where a mapped file was truncated or its disk
+/// fails, instead of by a signal. Call it once, at the start.
+pub fn end_on_lost_pages() {
+    extern "C" fn end(_signal: libc::c_int) {
+        // SAFETY: both calls are safe in a signal handler, and the message is static.
+        unsafe {
+            libc::write(2, LOST.as_ptr().cast(), LOST.len());
+            libc::_exit(1)
+        }
+    }
+    let handler = end as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: the handler takes what the system gives and touches nothing of the program.
+    unsafe {
+        libc::signal(libc::SIGBUS, handler);
+    }
 }
 
 #[cfg(test)]

@@ -15,9 +15,7 @@ use super::{
 };
 use crate::checkpoint::{Checkpoint, is_plain_name};
 use crate::convert::completing_command;
-use crate::experts::{
-    Block, Digests, ExpertFile, ExpertMap, FileIdx, Provenance, plain_checksum,
-};
+use crate::experts::{Block, Digests, ExpertFile, ExpertMap, FileIdx, Provenance, plain_checksum};
 use crate::io::mapping::map_read_only;
 
 /// An opened, complete store.
@@ -78,6 +76,12 @@ impl Store {
     /// Where the experts lie.
     pub fn expert_map(&self) -> ExpertMap {
         self.map.clone()
+    }
+
+    /// What a model is made from: the dense weights, where the experts lie, and their checksums.
+    pub fn into_parts(self) -> (Checkpoint, ExpertMap, Digests) {
+        let digests = self.digests();
+        (self.checkpoint, self.map, digests)
     }
 
     /// What the experts' checksums must be.

@@ -89,10 +89,8 @@ fn content(bytes: &[u8]) -> Result<&[u8], SealProblem> {
 }
 
 fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, SealProblem> {
-    serde_json::from_slice(json).map_err(|error| SealProblem::NotJson {
-        line: error.line(),
-        reason: reason_of(&error),
-    })
+    serde_json::from_slice(json)
+        .map_err(|error| SealProblem::NotJson { line: error.line(), reason: reason_of(&error) })
 }
 
 #[cfg(test)]

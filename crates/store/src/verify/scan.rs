@@ -81,7 +81,7 @@ pub fn scan(
 fn pieces(size_bytes: u64, spans: &[Span]) -> Vec<(u64, Option<Span>)> {
     let mut pieces = Vec::new();
     let mut at = 0;
-    let mut fill = |pieces: &mut Vec<_>, from: u64, to: u64| {
+    let fill = |pieces: &mut Vec<_>, from: u64, to: u64| {
         let mut begin = from;
         while begin < to {
             let len = PIECE_BYTES.min(to - begin);
@@ -152,7 +152,8 @@ mod tests {
     #[test]
     fn file_and_blocks_are_hashed_as_they_are() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let bytes: Vec<u8> = (0..20_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let bytes: Vec<u8> =
+            (0..20_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         std::fs::write(file.path(), &bytes).unwrap();
         let spans = [span(0, 9_000_001, 70_000), span(1, 9_070_001, 3), span(2, 19_999_999, 2)];
         let mut seen = Vec::new();

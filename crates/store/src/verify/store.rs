@@ -6,12 +6,13 @@ use std::path::Path;
 use super::scan::{Scanned, Span, scan};
 use super::{Findings, Place, VerifyError, What};
 use crate::checkpoint::Checkpoint;
-use crate::convert::{Codec, Progress, Sources, Observe};
+use crate::convert::{Observe, Progress, Sources};
 use crate::experts::BlockId;
 use crate::jnf::{
     BlockEntry, DENSE_FOLDER, LayerIndex, Sha256Hash, SourcePiece, Store, StoredAs,
     StoredProjection, layer_folder,
 };
+use crate::pack::Packed;
 
 /// Reads every byte of a store; with a checkpoint, compares the weights with it, byte by byte.
 ///
@@ -19,14 +20,12 @@ use crate::jnf::{
 pub fn verify_store(
     store: &Store,
     source: Option<&Checkpoint>,
-    codec: Option<Codec>,
     observe: Observe,
 ) -> Result<Findings, VerifyError> {
     let source = source.map(|checkpoint| Source::new(store, checkpoint)).transpose()?;
     let mut verifier = Verifier {
         store,
         source,
-        codec,
         findings: Findings::default(),
         progress: Progress { done_bytes: 0, total_bytes: total_bytes(store) },
         observe,
@@ -47,7 +46,6 @@ fn total_bytes(store: &Store) -> u64 {
 struct Verifier<'a> {
     store: &'a Store,
     source: Option<Source<'a>>,
-    codec: Option<Codec>,
     findings: Findings,
     progress: Progress,
     observe: Observe<'a>,
@@ -104,7 +102,8 @@ impl Verifier<'_> {
             };
             let spans: Vec<Span> = blocks.iter().map(span).collect();
             let weights_bytes = index.shape.weights_bytes(projection) as usize;
-            let (scanned, compared) = self.scan_and_compare(&path, &spans, &blocks, weights_bytes)?;
+            let (scanned, compared) =
+                self.scan_and_compare(&path, &spans, &blocks, weights_bytes)?;
             self.findings.differences.extend(compared.differences);
             let at = Place::file(&path);
             self.findings.compare(&at, What::SizeBytes, file.size_bytes, scanned.size_bytes);
@@ -127,7 +126,7 @@ impl Verifier<'_> {
         blocks: &[&BlockEntry],
         weights_bytes: usize,
     ) -> Result<(Scanned, Findings), VerifyError> {
-        let (source, codec) = (self.source.take(), self.codec);
+        let source = self.source.take();
         let mut compared = Findings::default();
         let mut failed = None;
         let mut entries = blocks.iter();
@@ -135,11 +134,8 @@ impl Verifier<'_> {
             let entry = entries.next().expect("one span per block");
             let Some(source) = source.as_ref().filter(|_| failed.is_none()) else { return };
             let at = block_place(path, entry, span.id);
-            match (source.read(&entry.source), unpack(codec, entry, stored, weights_bytes)) {
+            match (source.read(&entry.source), unpack(entry, stored, weights_bytes)) {
                 (Err(error), _) => failed = Some(error),
-                (_, Unpacked::NoCodec) => {
-                    failed = Some(VerifyError::NoCodec { path: path.to_path_buf() });
-                }
                 (Ok(_), Unpacked::Refused(reason)) => {
                     let expected = "what the codec writes".to_string();
                     compared.differ(&at, What::Packing, expected, reason);
@@ -191,22 +187,19 @@ enum Unpacked {
     Plain,
     Weights(Vec<u8>),
     Refused(String),
-    NoCodec,
 }
 
-fn unpack(
-    codec: Option<Codec>,
-    entry: &BlockEntry,
-    stored: &[u8],
-    weights_bytes: usize,
-) -> Unpacked {
+fn unpack(entry: &BlockEntry, stored: &[u8], weights_bytes: usize) -> Unpacked {
     if entry.encoding == StoredAs::Bf16 {
         return Unpacked::Plain;
     }
-    let Some(codec) = codec else { return Unpacked::NoCodec };
-    let mut weights = vec![0; weights_bytes];
-    match (codec.unpack)(stored, &mut weights) {
-        Ok(()) => Unpacked::Weights(weights),
+    match Packed::parse(stored) {
+        Ok(packed) if 2 * packed.rows() * packed.cols() == weights_bytes => {
+            let mut weights = vec![0; weights_bytes];
+            packed.decode(&mut weights);
+            Unpacked::Weights(weights)
+        }
+        Ok(packed) => Unpacked::Refused(format!("{} x {} weights", packed.rows(), packed.cols())),
         Err(refused) => Unpacked::Refused(refused.to_string()),
     }
 }

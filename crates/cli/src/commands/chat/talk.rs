@@ -63,7 +63,7 @@ impl<'a> Talk<'a> {
     /// # Errors
     /// A checkpoint that cannot be run or has no tokenizer or template; senseless sampling.
     pub fn begin(args: &'a ChatArgs) -> Result<Talk<'a>> {
-        let source = Source::open(&args.model, &args.machine)?;
+        let source = Source::open(&args.model, &args.machine, &args.tiers)?;
         let label = source.checkpoint.label().to_string();
         let tokenizer = source::tokenizer(&source.checkpoint)?;
         let vocab = source.model.description().vocab;
@@ -156,12 +156,13 @@ impl<'a> Talk<'a> {
     }
 
     fn report(&self, answer: &Answer, text: &str) -> Result<()> {
-        let figures = Figures::of(answer, self.source.load_seconds);
+        self.source.keeper.keep(&self.source.model);
+        let figures = Figures::of(answer, &self.source);
         if self.args.output.json {
             let json = AnswerJson::new(answer, Some(text), figures);
             printer::line(&serde_json::to_string(&json)?)?;
         } else {
-            eprintln!("{}", figures.line(answer));
+            figures.lines(answer).iter().for_each(|line| eprintln!("{line}"));
         }
         if let Some(path) = self.args.receipt() {
             let params = self.sampler.params();

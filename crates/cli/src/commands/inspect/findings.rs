@@ -1,12 +1,16 @@
 //! What can be said about a checkpoint from its headers and its config.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use engine::generate::digest::hex;
 use engine::model::{DeltaNet, Description, FeedForward, Mixer, Model, ModelError};
 use engine::text::ChatTemplateError;
+use engine::tiers::Placement;
 use numerics::{Cpu, SimdLevel};
 use serde::Serialize;
 use store::checkpoint::{Checkpoint, Part, PartSize, part_of};
+use store::experts::{Block, ExpertMap};
 
 use crate::source;
 
@@ -90,16 +94,33 @@ pub struct ShardFindings {
 }
 
 impl Findings {
-    /// Looks at a checkpoint; the second value is why it cannot be run.
+    /// Looks at a checkpoint; `map` is where the experts lie if it is a store. The second value is why it cannot be run.
     ///
     /// # Errors
     /// A file of it cannot be read.
-    pub fn of(checkpoint: &Checkpoint) -> Result<(Findings, Option<ModelError>)> {
+    pub fn of(
+        checkpoint: &Checkpoint,
+        map: Option<ExpertMap>,
+    ) -> Result<(Findings, Option<ModelError>)> {
         let description = Description::of(checkpoint).ok();
         let cpu = Cpu::new(SimdLevel::detect(), 1)?;
-        let problem = Model::load(checkpoint, cpu).err();
-        let sizes = checkpoint.part_sizes();
-        let (parameters, parameters_ignored) = parameters(checkpoint);
+        let source = engine::model::Source {
+            checkpoint,
+            experts: map.clone(),
+            digests: Arc::default(),
+            placement: Placement::Mapped,
+            heat: None,
+        };
+        let problem = Model::open(source, cpu).err();
+        let mut sizes = checkpoint.part_sizes();
+        sizes.extend(map.as_ref().map(|map| PartSize {
+            part: Part::Experts,
+            tensor_count: map.all().count(),
+            size_bytes: map.all().map(|block| block.stored_bytes).sum(),
+        }));
+        let (mut parameters, parameters_ignored) = parameters(checkpoint);
+        let stored = |block: &Block| (block.rows * block.cols) as u64;
+        parameters += map.iter().flat_map(ExpertMap::all).map(stored).sum::<u64>();
         let findings = Findings {
             label: checkpoint.label().to_string(),
             fingerprint: checkpoint.sha256_fingerprint(),

@@ -45,6 +45,10 @@ pub(super) fn direct_roundings<L: Lanes>(b: usize, blocks: usize) -> f32 {
     (inner + outer + (2 * UNROLL).ilog2() as usize + L::DEPTH + TEST) as f32
 }
 
+/// The least that `direct_roundings` gives: a step, two folds, two levels of chains, the lanes, the
+/// test.
+const DIRECT_MIN: f32 = (1 + 2 + 2 + 3 + TEST) as f32;
+
 /// The weights of a task: whole blocks in place, a ragged end copied and padded.
 struct Rows<'a> {
     weights: &'a [bf16],
@@ -103,7 +107,9 @@ fn finish(
             Ok(())
         }
         None => {
-            let mut doubts = vec![Doubt { row, token: 0, bound }];
+            // Every product passed through at least `DIRECT_MIN` roundings.
+            let magnitude = bound / (U32 * DIRECT_MIN);
+            let mut doubts = vec![Doubt { row, token: 0, magnitude }];
             wide::settle_all(task.job.input.level(), task, weights, &mut doubts)
         }
     }
@@ -234,8 +240,10 @@ pub(super) fn settled(y: f32, bound: f32) -> Option<bf16> {
 }
 
 /// An output that stage 1 could not decide.
+#[derive(Clone, Copy)]
 pub(super) struct Doubt {
     pub(super) row: usize,
     pub(super) token: u32,
-    pub(super) bound: f32,
+    /// At least the absolute sum of its products.
+    pub(super) magnitude: f32,
 }

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::super::{Cpu, SimdLevel, for_level};
-use super::{fast, tile};
+use super::{fast, packed, tile};
 use crate::cpu::lanes::{Lanes, wide_operand};
 use crate::exact::grid;
 use crate::round::widen;
@@ -29,6 +29,10 @@ pub struct Prepared {
     wide: Vec<f64>,
     /// Per token `sqrt(S c^2 x^2)` for the tiled path.
     spread: Vec<f32>,
+    /// Per token `sqrt(S x^2)`.
+    length: Vec<f32>,
+    /// The same for packed rows against one token; of few tokens only.
+    packed_spread: Vec<f32>,
     /// Per token `S |x|`.
     total: Vec<f64>,
     /// Per token the grid of its values.
@@ -56,6 +60,8 @@ impl Prepared {
             weighted: vec![0.0; few / 2],
             wide: vec![0.0; few],
             spread: vec![0.0; tokens],
+            length: vec![0.0; tokens],
+            packed_spread: vec![0.0; tokens],
             total: vec![0.0; tokens],
             grids: Vec::new(),
         };
@@ -67,15 +73,22 @@ impl Prepared {
     fn fill(&mut self, cpu: &Cpu) {
         let (width, stride, level) = (self.width, self.stride, self.level);
         let few = self.has_few();
-        let mut layouts = self.weighted.chunks_mut(stride / 2).zip(self.wide.chunks_mut(stride));
+        let mut layouts = self
+            .weighted
+            .chunks_mut(stride / 2)
+            .zip(self.wide.chunks_mut(stride))
+            .zip(&mut self.packed_spread);
         let mut rows: Vec<Row<'_>> = self
             .raw
             .chunks(width)
             .zip(self.narrow.chunks_mut(stride))
-            .zip(self.spread.iter_mut().zip(&mut self.total))
-            .map(|((raw, narrow), (spread, total))| {
-                let few = few.then(|| layouts.next().expect("a row for each token"));
-                Row { raw, narrow, few, spread, total }
+            .zip(self.spread.iter_mut().zip(&mut self.length).zip(&mut self.total))
+            .map(|((raw, narrow), ((spread, length), total))| {
+                let few = few.then(|| {
+                    let ((weighted, wide), spread) = layouts.next().expect("one for each token");
+                    Few { weighted, wide, spread }
+                });
+                Row { raw, narrow, few, spread, length, total }
             })
             .collect();
         let lay = |row: &mut Row<'_>| lay_out_at(level, row);
@@ -134,6 +147,14 @@ impl Prepared {
         self.spread[token]
     }
 
+    pub(super) fn length(&self, token: usize) -> f32 {
+        self.length[token]
+    }
+
+    pub(super) fn packed_spread(&self, token: usize) -> f32 {
+        self.packed_spread[token]
+    }
+
     pub(super) fn grid(&self, token: usize) -> i32 {
         self.grids[token]
     }
@@ -156,10 +177,17 @@ fn block(level: SimdLevel) -> usize {
 struct Row<'a> {
     raw: &'a [bf16],
     narrow: &'a mut [f32],
-    /// Weighted magnitudes, and scaled f64.
-    few: Option<(&'a mut [f32], &'a mut [f64])>,
+    few: Option<Few<'a>>,
     spread: &'a mut f32,
+    length: &'a mut f32,
     total: &'a mut f64,
+}
+
+/// What products with one token need besides.
+struct Few<'a> {
+    weighted: &'a mut [f32],
+    wide: &'a mut [f64],
+    spread: &'a mut f32,
 }
 
 fn lay_out_at(level: SimdLevel, row: &mut Row<'_>) {
@@ -171,7 +199,8 @@ fn lay_out_at(level: SimdLevel, row: &mut Row<'_>) {
 fn lay_out<L: Lanes>(row: &mut Row<'_>) {
     let blocks = row.raw.len().div_ceil(L::BLOCK);
     // One chain per place in a block, so that the additions overlap.
-    let (mut square, mut total) = ([0.0f64; 32], [0.0f64; 32]);
+    let (mut weighted, mut square, mut total) = ([0.0f64; 32], [0.0f64; 32], [0.0f64; 32]);
+    let mut packed = [0.0f64; 32];
     for b in 0..blocks {
         let at = b * L::BLOCK;
         let mut values = [0.0f32; 32];
@@ -181,13 +210,19 @@ fn lay_out<L: Lanes>(row: &mut Row<'_>) {
             *v = widen(*x);
         }
         let c = f64::from(tile::roundings(b, blocks));
-        for (v, (square, total)) in values.iter().zip(square.iter_mut().zip(&mut total)) {
+        for (i, v) in values.iter().enumerate() {
             let scaled = f64::from(*v) * c;
-            *square += scaled * scaled;
-            *total += f64::from(v.abs());
+            weighted[i] += scaled * scaled;
+            square[i] += f64::from(*v) * f64::from(*v);
+            total[i] += f64::from(v.abs());
         }
         place::<L>(values, &mut row.narrow[at..]);
-        if let Some((weighted, wide)) = &mut row.few {
+        if let Some(Few { weighted, wide, .. }) = &mut row.few {
+            let c = f64::from(packed::roundings(at, row.raw.len()));
+            for (v, packed) in values.iter().zip(&mut packed) {
+                let scaled = f64::from(*v) * c;
+                *packed += scaled * scaled;
+            }
             let c = fast::direct_roundings::<L>(b, blocks);
             for (o, pair) in weighted[at / 2..].iter_mut().zip(values.chunks_exact(2)) {
                 *o = c * pair[0].abs().max(pair[1].abs());
@@ -195,10 +230,15 @@ fn lay_out<L: Lanes>(row: &mut Row<'_>) {
             place_wide::<L>(values, &mut wide[at..]);
         }
     }
-    let (square, total) = (square.iter().sum::<f64>(), total.iter().sum::<f64>());
-    // The square root and the conversion round; one part in 2^20 covers both.
-    *row.spread = (square.sqrt() * (1.0 + 1.0 / (1u32 << 20) as f64)) as f32;
-    *row.total = total * (1.0 + 1.0 / (1u64 << 30) as f64);
+    // The square roots and the conversions round; one part in 2^20 covers both.
+    let root = |squares: [f64; 32]| {
+        (squares.iter().sum::<f64>().sqrt() * (1.0 + 1.0 / (1u32 << 20) as f64)) as f32
+    };
+    (*row.spread, *row.length) = (root(weighted), root(square));
+    if let Some(few) = &mut row.few {
+        *few.spread = root(packed);
+    }
+    *row.total = total.iter().sum::<f64>() * (1.0 + 1.0 / (1u64 << 30) as f64);
 }
 
 /// One block: even before odd.

@@ -53,10 +53,13 @@ pub(super) fn rows<L: Lanes>(task: &Task<'_>, weights: &[bf16]) -> Result<(), No
         outer: vec![0.0; together * ROWS * L::WIDTH],
         totals: vec![0.0; together * ROWS * L::WIDTH],
         spreads: vec![0.0; together],
+        lengths: vec![0.0; together],
         stage: vec![bf16::ZERO; together * task.rows.len()],
         norms: vec![0.0; task.rows.len()],
         doubts: Vec::new(),
     };
+    // Once for all groups: what a group does not write, it does not read.
+    let mut segment = Segment([0.0; SEGMENT * ROWS * BLOCK_MAX]);
     let mut first = 0;
     while first < tokens {
         let block = first..(first + together).min(tokens);
@@ -65,11 +68,12 @@ pub(super) fn rows<L: Lanes>(task: &Task<'_>, weights: &[bf16]) -> Result<(), No
         for t in (block.start..block.start + whole).map(|t| t.min(block.end - 1)) {
             work.inputs.push(task.job.input.narrow(task.source(t)).as_ptr());
         }
-        for (spread, t) in work.spreads.iter_mut().zip(block.clone()) {
-            *spread = task.job.input.spread(task.source(t));
+        for (i, t) in block.clone().enumerate() {
+            work.spreads[i] = task.job.input.spread(task.source(t));
+            work.lengths[i] = task.job.input.length(task.source(t));
         }
         for row in task.rows.clone().step_by(ROWS) {
-            work.group::<L>(row, block.clone());
+            work.group::<L>(row, block.clone(), &mut segment);
         }
         work.flush(block.clone());
         wide::settle_all(level, task, weights, &mut work.doubts)?;
@@ -102,6 +106,8 @@ struct Work<'a> {
     totals: Vec<f64>,
     /// `sqrt(S c^2 x^2)` of each token of the block.
     spreads: Vec<f32>,
+    /// `sqrt(S x^2)` of each.
+    lengths: Vec<f32>,
     /// Values of a block of tokens, `[tokens, rows of the task]`, before they go out in whole runs:
     /// single tiles would write a few bytes to each of many far-apart lines.
     stage: Vec<bf16>,
@@ -117,11 +123,15 @@ struct Segment([f32; SEGMENT * ROWS * BLOCK_MAX]);
 impl Work<'_> {
     /// `ROWS` rows against a block of tokens.
     #[inline(always)]
-    fn group<L: Lanes>(&mut self, row: usize, tokens: std::ops::Range<usize>) {
+    fn group<L: Lanes>(
+        &mut self,
+        row: usize,
+        tokens: std::ops::Range<usize>,
+        segment: &mut Segment,
+    ) {
         let k = self.task.job.weights.cols();
         let blocks = k.div_ceil(L::BLOCK);
         self.totals[..tokens.len() * ROWS * L::WIDTH].fill(0.0);
-        let mut segment = Segment([0.0; SEGMENT * ROWS * BLOCK_MAX]);
         let mut squares = [[L::zero(); 2]; ROWS];
         let mut b = 0;
         while b < blocks {
@@ -130,9 +140,9 @@ impl Work<'_> {
                 let source = (row + r).min(self.task.rows.end - 1);
                 let weights = &self.weights[source * k..][..k];
                 ahead(weights, (b + 2 * SEGMENT) * L::BLOCK, SEGMENT * L::BLOCK);
-                widen::<L>(weights, b, count, r, &mut segment, &mut squares[r]);
+                widen::<L>(weights, b, count, r, segment, &mut squares[r]);
             }
-            self.sweep::<L>(&segment, b, count);
+            self.sweep::<L>(segment, b, count);
             b += count;
             if b == blocks || b.is_multiple_of(DRAIN * SEGMENT) {
                 self.drain::<L>(tokens.len());
@@ -209,8 +219,9 @@ impl Work<'_> {
                 let mut doubtful = tested.doubtful & ((1 << count) - 1);
                 while doubtful != 0 {
                     let i = doubtful.trailing_zeros() as usize;
+                    let magnitude = self.norms[first + r] * self.lengths[start + i];
                     let (row, token) = (row + r, (tokens.start + start + i) as u32);
-                    self.doubts.push(Doubt { row, token, bound: tested.bounds[i] });
+                    self.doubts.push(Doubt { row, token, magnitude });
                     doubtful &= doubtful - 1;
                 }
             }
@@ -221,7 +232,6 @@ impl Work<'_> {
 /// The test of stage 1 for some outputs of one row.
 struct Tested {
     values: [bf16; TESTED],
-    bounds: [f32; TESTED],
     /// Bit i: output i is in doubt.
     doubtful: u32,
 }
@@ -230,11 +240,11 @@ impl Tested {
     /// `norm` already holds the unit of the bound.
     #[inline(always)]
     fn new(y: &[f32; TESTED], norm: f32, spreads: &[f32]) -> Tested {
-        let (mut values, mut bounds) = ([bf16::ZERO; TESTED], [0.0f32; TESTED]);
+        let mut values = [bf16::ZERO; TESTED];
         let mut wrong = [0u32; TESTED];
         for i in 0..TESTED {
-            bounds[i] = norm * spreads[i] + FLOOR;
-            let (low, high) = (y[i] - bounds[i], y[i] + bounds[i]);
+            let bound = norm * spreads[i] + FLOOR;
+            let (low, high) = (y[i] - bound, y[i] + bound);
             let round = |v: f32| {
                 let bits = v.to_bits();
                 bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16
@@ -249,7 +259,7 @@ impl Tested {
         for i in 0..TESTED {
             doubtful |= u32::from(wrong[i] != 0) << i;
         }
-        Tested { values, bounds, doubtful }
+        Tested { values, doubtful }
     }
 }
 
@@ -265,7 +275,7 @@ impl Work<'_> {
 /// From a sum of squares: 2^-120 per element covers squares that underflowed, 2^-7 the roundings
 /// of the sum (fewer than 2^15) and of the root.
 #[inline(always)]
-fn norm(square: f32, k: usize) -> f32 {
+pub(super) fn norm(square: f32, k: usize) -> f32 {
     (square + k as f32 * f32::from_bits((127 - 120) << 23)).sqrt() * (1.0 + 1.0 / 128.0)
 }
 

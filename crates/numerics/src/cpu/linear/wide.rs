@@ -3,8 +3,8 @@
 use half::bf16;
 
 use super::fast::{AHEAD, Doubt};
-use super::{Sink, Task};
-use crate::bound::{U32, decide_bf16, decide_f32, wide_bound};
+use super::{Sink, Task, short};
+use crate::bound::{decide_bf16, decide_f32, wide_bound};
 use crate::cpu::for_level;
 use crate::cpu::lanes::{Lanes, QUARTER_SCALE, prefetch};
 use crate::exact::{grid, is_exact_in_f64};
@@ -28,7 +28,7 @@ pub(super) fn settle_all(
 ) -> Result<(), NonFinite> {
     let result = for_level!(
         level,
-        settle_rows(task: &Task<'_>, weights: &[bf16], doubts: &mut [Doubt])
+        settle_rows(task: &Task<'_>, weights: &[bf16], doubts: &mut Vec<Doubt>)
             -> Result<(), NonFinite>
     );
     doubts.clear();
@@ -40,10 +40,11 @@ pub(super) fn settle_all(
 fn settle_rows<L: Lanes>(
     task: &Task<'_>,
     weights: &[bf16],
-    doubts: &mut [Doubt],
+    doubts: &mut Vec<Doubt>,
 ) -> Result<(), NonFinite> {
     let k = task.job.weights.cols();
     doubts.sort_unstable_by_key(|d| (d.token, d.row));
+    short::settle::<L>(task, weights, doubts);
     for some in doubts.chunk_by(|a, b| a.token == b.token) {
         let token = some[0].token as usize;
         for some in some.chunks(ROWS) {
@@ -53,9 +54,8 @@ fn settle_rows<L: Lanes>(
             }
             let sums = rows_sums::<L>(task, &rows, some.len(), task.source(token));
             for (d, y) in some.iter().zip(sums) {
-                // The bound of stage 1 is at least 2^-24 times the absolute sum of the products;
-                // infinity and NaN lead on to the exact stage.
-                let absolute = f64::from(d.bound) / f64::from(U32);
+                // Infinity and NaN lead on to the exact stage.
+                let absolute = f64::from(d.magnitude);
                 match decide_bf16(y, wide_bound(roundings::<L>(k), absolute)) {
                     Some(v) => task.sink.put_bf16(token, d.row, v),
                     None => {
@@ -140,10 +140,10 @@ fn plain<L: Lanes, const R: usize, const C: usize>(
     // Apart from the loop: a copy in it would keep the sums out of registers.
     if whole * L::BLOCK < k {
         for r in 0..R {
-            rows[r] = ragged::<L>(&w[r][whole * L::BLOCK..]);
+            rows[r] = short::block::<L>(&w[r][whole * L::BLOCK..]);
         }
         for c in 0..C {
-            inputs[c] = ragged::<L>(&x[c][whole * L::BLOCK..]);
+            inputs[c] = short::block::<L>(&x[c][whole * L::BLOCK..]);
         }
         add_products::<L, R, C>(rows, inputs, &mut sums);
     }
@@ -178,15 +178,6 @@ fn add_products<L: Lanes, const R: usize, const C: usize>(
             }
         }
     }
-}
-
-/// A block with zeros behind the values.
-#[inline(always)]
-fn ragged<L: Lanes>(values: &[bf16]) -> L::Packed {
-    let mut padded = [bf16::ZERO; 64];
-    padded[..values.len()].copy_from_slice(values);
-    // SAFETY: the copy is 64 values.
-    unsafe { L::packed(padded.as_ptr()) }
 }
 
 /// Additions that a product passes through in `dot` and in `plain`.
