@@ -1,6 +1,7 @@
 //! The tiers cannot change a bit: every budget, backend and fault gives the hashes of the mapped
 //! model, or a typed error.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +13,9 @@ use engine::tiers::policy::Policy;
 use engine::tiers::{Placement, TierError};
 use numerics::{Cpu, SimdLevel};
 use store::Checkpoint;
-use store::experts::Digests;
+use store::convert::{RealDisk, Request, convert};
+use store::experts::{BlockId, Digests, Encoding, ExpertMap, Provenance};
+use store::jnf::Store;
 use store::read::{Fault, Injection, Io, ReadError, ReadOptions};
 
 fn folder(name: &str) -> PathBuf {
@@ -51,16 +54,64 @@ fn outcome(model: &Model) -> Result<Outcome, ModelError> {
     Ok(Outcome { logits, counters, heat: model.tiers().heat() })
 }
 
-fn open(checkpoint: &Checkpoint, placement: Placement, heat: Option<Heat>) -> Model {
-    let digests = Arc::new(Digests::default());
-    let source = Source { checkpoint, experts: None, digests, placement, heat };
-    Model::open(source, cpu()).expect("the model opens")
+/// Where weights come from.
+struct Weights {
+    checkpoint: Checkpoint,
+    map: ExpertMap,
+    /// What a store knows of itself.
+    known: Vec<(BlockId, u128, Provenance)>,
 }
 
+impl Weights {
+    fn in_place(name: &str) -> Weights {
+        let checkpoint = Checkpoint::open(&folder(name)).unwrap();
+        let map = Model::experts_in_place(&checkpoint).unwrap().1;
+        Weights { checkpoint, map, known: Vec::new() }
+    }
+
+    fn store(&self, pack: bool, out: &Path) -> Weights {
+        let request = Request {
+            checkpoint: &self.checkpoint,
+            experts: &self.map,
+            out: out.to_path_buf(),
+            layers: None,
+            pack,
+            tool: "a test".into(),
+            threads: 2,
+        };
+        convert(&request, &RealDisk, &mut |_| ControlFlow::Continue(())).unwrap();
+        let store = Store::open(out).unwrap();
+        store.check_dense().unwrap();
+        let (checkpoint, map, digests) = store.into_parts();
+        Weights { checkpoint, map, known: digests.entries() }
+    }
+
+    fn open(&self, placement: Placement, heat: Option<Heat>) -> Model {
+        let digests = Arc::new(Digests::new(self.known.iter().copied()));
+        let (checkpoint, experts) = (&self.checkpoint, Some(self.map.clone()));
+        let source = Source { checkpoint, experts, digests, placement, heat };
+        Model::open(source, cpu()).expect("the model opens")
+    }
+}
+
+/// In place, as a store of version 1, and of version 2.
 fn check(name: &str) {
-    let checkpoint = Checkpoint::open(&folder(name)).unwrap();
-    let mapped = outcome(&Model::load(&checkpoint, cpu()).unwrap()).unwrap();
-    let shape = open(&checkpoint, Placement::Mapped, None).tiers().shape();
+    let in_place = Weights::in_place(name);
+    let expected = outcome(&in_place.open(Placement::Mapped, None)).unwrap();
+    every_placement(name, &in_place, &expected);
+    for (version, pack) in [("version 1", false), ("version 2", true)] {
+        let out = tempfile::tempdir().unwrap();
+        let store = in_place.store(pack, out.path());
+        let packed = store.map.all().filter(|b| b.encoding == Encoding::Packed).count();
+        assert_eq!(packed > 0, pack, "{name}, {version}: packed blocks");
+        let mapped = outcome(&store.open(Placement::Mapped, None)).unwrap();
+        assert!(mapped.logits == expected.logits, "{name}, {version}, mapped: other bits");
+        every_placement(&format!("{name}, {version}"), &store, &expected);
+    }
+}
+
+fn every_placement(name: &str, weights: &Weights, mapped: &Outcome) {
+    let shape = weights.open(Placement::Mapped, None).tiers().shape();
     let budgets = [0, shape.token_working_set(), shape.total() / 2, shape.total()];
     for slots in budgets {
         for (io, ahead, heat) in [
@@ -71,7 +122,7 @@ fn check(name: &str) {
         ] {
             for staging in [1, 2, 16] {
                 let placement = cached(slots, staging, io, ahead);
-                let model = open(&checkpoint, placement, heat.clone());
+                let model = weights.open(placement, heat.clone());
                 let found = outcome(&model).expect("an answer");
                 let what = format!("{name}, {slots} slots, {staging} staging, {io:?}, {ahead}");
                 assert!(found.logits == mapped.logits, "{what}: other bits");
@@ -79,7 +130,8 @@ fn check(name: &str) {
                 let served = t.ram_experts + t.file_experts + t.ahead_used + t.ahead_late;
                 assert_eq!(served, found.counters.experts, "{what}: {t:?}");
                 assert_eq!(found.counters.experts, mapped.counters.experts, "{what}");
-                let blocks = t.blocks_new + t.blocks_first_seen;
+                let blocks = t.blocks_new + t.blocks_first_seen + t.blocks_manifest;
+                assert_eq!(t.blocks_manifest == blocks, !weights.known.is_empty(), "{what}");
                 assert!(slots > 0 || blocks >= 2 * t.file_experts, "{what}: {t:?}");
             }
         }
