@@ -11,7 +11,7 @@ use engine::model::Model;
 use engine::text::{ChatTemplate, GenerationDefaults, Tokenizer};
 use engine::tiers::{Placement, Shape};
 use store::checkpoint::Checkpoint;
-use store::experts::{Digests, ExpertMap};
+use store::experts::{Digests, Encoding, ExpertMap};
 use store::jnf::{self, Store};
 use store::read::ReadOptions;
 use store::sidecar::{self, SIDECAR_NAME, Sidecar};
@@ -42,7 +42,8 @@ impl Source {
             Weights::open(which.model.as_deref())?;
         let placement = tiers.placement(&checkpoint, &map, shape)?;
         if matches!(placement, Placement::Cached { .. }) {
-            checkpoint.own(tiering::is_kept)?;
+            let packed = map.all().any(|block| block.encoding == Encoding::Packed);
+            checkpoint.own(|part| tiering::keep(part, packed))?;
         }
         let drive = match &placement {
             Placement::Cached { read, .. } if checkpoint.folder().is_some() => Some(read.clone()),

@@ -12,7 +12,7 @@ use engine::tiers::heat::{self, Heat, Loaded, heat_path};
 use engine::tiers::policy::Policy;
 use engine::tiers::trace::{Header, TraceWriter};
 use engine::tiers::{Placement, Shape};
-use store::checkpoint::{Checkpoint, Part};
+use store::checkpoint::{Checkpoint, Keep, Part};
 use store::experts::ExpertMap;
 use store::read::{Io, ReadOptions};
 use store::sidecar::Sidecar;
@@ -124,13 +124,26 @@ impl TierArgs {
     }
 }
 
-/// What stays in memory beside the experts: all that every token uses.
-pub fn is_kept(part: Part) -> bool {
-    part != Part::Experts && !part.is_unused()
+/// What stays in memory beside the experts: all that every token uses. Where the experts are
+/// packed, so are the matrices whose products are rounded to bf16.
+pub fn keep(part: Part, packed: bool) -> Keep {
+    match part {
+        Part::Experts => Keep::Mapped,
+        _ if part.is_unused() => Keep::Mapped,
+        Part::Attention | Part::DeltaNet | Part::SharedExpert | Part::DenseMlp if packed => {
+            Keep::Packed
+        }
+        _ => Keep::Owned,
+    }
 }
 
 fn dense_bytes(checkpoint: &Checkpoint) -> u64 {
-    checkpoint.part_sizes().iter().filter(|s| is_kept(s.part)).map(|s| s.size_bytes).sum()
+    checkpoint
+        .part_sizes()
+        .iter()
+        .filter(|s| keep(s.part, false) != Keep::Mapped)
+        .map(|s| s.size_bytes)
+        .sum()
 }
 
 /// The heat that earlier runs left; what cannot be used is told on stderr.

@@ -12,7 +12,7 @@ use engine::model::{Logits, Model, ModelError, Source, State};
 use engine::tiers::policy::Policy;
 use engine::tiers::{Placement, TierError};
 use numerics::{Cpu, SimdLevel};
-use store::checkpoint::{Checkpoint, CheckpointError, Part};
+use store::checkpoint::{Checkpoint, CheckpointError, Keep, Part};
 use store::read::ReadOptions;
 
 /// A model on a folder of its own.
@@ -45,7 +45,8 @@ fn setting(cached: bool) -> Setting {
     };
     let experts = Some(Model::experts_in_place(&checkpoint).unwrap().1);
     if cached {
-        checkpoint.own(|part| part != Part::Experts).unwrap();
+        let keep = |part| if part == Part::Experts { Keep::Mapped } else { Keep::Owned };
+        checkpoint.own(keep).unwrap();
     }
     let file = checkpoint.shard_path(&checkpoint.shards()[0]);
     let source =

@@ -12,7 +12,7 @@ use engine::tiers::heat::Heat;
 use engine::tiers::policy::Policy;
 use engine::tiers::{Placement, TierError};
 use numerics::{Cpu, SimdLevel};
-use store::Checkpoint;
+use store::checkpoint::{Checkpoint, Keep, Part};
 use store::convert::{RealDisk, Request, convert};
 use store::experts::{BlockId, Digests, Encoding, ExpertMap, Provenance};
 use store::jnf::Store;
@@ -82,7 +82,15 @@ impl Weights {
         convert(&request, &RealDisk, &mut |_| ControlFlow::Continue(())).unwrap();
         let store = Store::open(out).unwrap();
         store.check_dense().unwrap();
-        let (checkpoint, map, digests) = store.into_parts();
+        let (mut checkpoint, map, digests) = store.into_parts();
+        let keep = |part| match part {
+            Part::Experts => Keep::Mapped,
+            Part::Attention | Part::DeltaNet | Part::SharedExpert if pack => Keep::Packed,
+            _ => Keep::Owned,
+        };
+        checkpoint.own(keep).unwrap();
+        let matrices = checkpoint.tensors().filter(|(_, tensor)| tensor.packed).count();
+        assert!(pack || matrices == 0, "only what was asked for is packed");
         Weights { checkpoint, map, known: digests.entries() }
     }
 

@@ -19,6 +19,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 pub use error::{CheckpointError, HeaderProblem};
+pub use owned::Keep;
 pub use part::{Part, PartSize, canonical_name, part_of};
 pub use tensor::{Dtype, Tensor};
 pub use watch::Watch;

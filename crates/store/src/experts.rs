@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use checksum::{checksum, plain_checksum};
+pub use checksum::checksum;
 pub use digests::{Digests, Found, Provenance, Tally};
 pub use in_place::ExpertShape;
 

@@ -5,7 +5,7 @@ use numerics::op::linear::{Elements, Matrix, PackedRows};
 use numerics::round::widen;
 use store::checkpoint::{Checkpoint, Dtype, Tensor};
 use store::experts::{Block, Encoding};
-use store::pack::Packed;
+use store::pack::{PackError, Packed};
 
 use super::error::ModelError;
 
@@ -66,22 +66,24 @@ struct PackedSections {
 }
 
 impl PackedSections {
-    /// A block whose every field has been checked.
-    fn parse(block: &Block, bytes: &bytes::Bytes) -> Result<PackedSections, ModelError> {
-        let wrong = |problem| ModelError::Packed { tensor: block.tensor.to_string(), problem };
+    /// A block of an expert, whose every field has been checked.
+    fn of(block: &Block, bytes: &bytes::Bytes) -> Result<PackedSections, ModelError> {
+        let tensor = || block.tensor.to_string();
+        let sections = PackedSections::parse(bytes)
+            .map_err(|problem| ModelError::Packed { tensor: tensor(), problem })?;
+        let (found, expected) = ([sections.rows, sections.cols], [block.rows, block.cols]);
+        match found == expected {
+            true => Ok(sections),
+            false => Err(ModelError::PackedShape { tensor: tensor(), expected, found }),
+        }
+    }
+
+    fn parse(bytes: &bytes::Bytes) -> Result<PackedSections, PackError> {
         // Sections start at multiples of 64 bytes: the block's address decides.
         let aligned = bytes.as_ptr().cast::<u32>().is_aligned();
         let copy = (!aligned).then(|| AlignedCopy::of(bytes));
         let bytes = copy.map_or(bytes.clone(), bytes::Bytes::from_owner);
-        let packed = Packed::parse(&bytes).map_err(wrong)?;
-        let (found, expected) = ([packed.rows(), packed.cols()], [block.rows, block.cols]);
-        if found != expected {
-            return Err(ModelError::PackedShape {
-                tensor: block.tensor.to_string(),
-                expected,
-                found,
-            });
-        }
+        let packed = Packed::parse(&bytes)?;
         Ok(PackedSections {
             rows: packed.rows(),
             cols: packed.cols(),
@@ -143,10 +145,16 @@ impl Weight {
 
     /// `rows` rows of `cols` elements of a tensor, from row `first` of its flat view on.
     pub(super) fn slice(tensor: &Tensor, first: usize, rows: usize, cols: usize) -> Weight {
+        let name = tensor.name.as_str().into();
+        if tensor.packed {
+            assert_eq!(tensor.shape, [rows, cols], "{name}: only whole matrices are packed");
+            let sections = PackedSections::parse(&tensor.bytes).expect("packed by this program");
+            return Weight { name, first, rows, cols, data: Data::Packed(sections) };
+        }
         let each = if tensor.dtype == Dtype::F32 { 4 } else { 2 };
         let range = first * cols * each..(first + rows) * cols * each;
         let data = Data::new(tensor.dtype, tensor.bytes.slice(range));
-        Weight { name: tensor.name.as_str().into(), first, rows, cols, data }
+        Weight { name, first, rows, cols, data }
     }
 
     /// A block of an expert, as it was read.
@@ -157,7 +165,7 @@ impl Weight {
         let data = match block.encoding {
             Encoding::Bf16 => Data::new(Dtype::Bf16, bytes),
             Encoding::F32 => Data::new(Dtype::F32, bytes),
-            Encoding::Packed => Data::Packed(PackedSections::parse(block, &bytes)?),
+            Encoding::Packed => Data::Packed(PackedSections::of(block, &bytes)?),
         };
         let (rows, cols) = (block.rows, block.cols);
         Ok(Weight { name: block.tensor.clone(), first: block.first_row, rows, cols, data })

@@ -211,6 +211,7 @@ fn slice_tensor(
         dtype: Dtype::from_safetensors(info.dtype),
         shape: info.shape,
         bytes: bytes.slice(begin..end),
+        packed: false,
         file: path.to_path_buf(),
         offset: begin as u64,
     }

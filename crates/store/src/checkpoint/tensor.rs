@@ -72,13 +72,15 @@ pub struct Tensor {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
     pub bytes: Bytes,
+    /// Whether `bytes` are a packed projection: in memory only, see `Checkpoint::own`.
+    pub packed: bool,
     pub file: PathBuf,
     pub offset: u64,
 }
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, dtype, shape, file, offset, bytes } = self;
+        let Self { name, dtype, shape, file, offset, bytes, .. } = self;
         let (file, len) = (file.display(), bytes.len());
         write!(f, "{name} {dtype} {shape:?}, {len} bytes at {offset} of {file}")
     }

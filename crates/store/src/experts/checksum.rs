@@ -12,11 +12,6 @@ pub fn checksum(id: BlockId, bytes: &[u8]) -> u128 {
     XxHash3_128::oneshot_with_seed(seed(id), bytes)
 }
 
-/// XXH3-128 of bytes that are no block, seed 0.
-pub fn plain_checksum(bytes: &[u8]) -> u128 {
-    XxHash3_128::oneshot(bytes)
-}
-
 /// Injective up to 2^24 layers and 2^32 experts.
 fn seed(id: BlockId) -> u64 {
     let projection = match id.projection {
