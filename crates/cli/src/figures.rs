@@ -1,6 +1,7 @@
 //! How fast an answer came, and from where its bytes: one line, or JSON.
 
 use engine::counters::{PhaseCounters, TierCounters};
+use lab::receipt::Checked;
 use serde::Serialize;
 
 use crate::answer::{Answer, Phase};
@@ -19,14 +20,6 @@ pub struct Figures {
     pub placement: String,
     /// What is known of the weights, in blocks.
     pub weights: Checked,
-}
-
-/// How many blocks of routed experts were compared with what, since the first run.
-#[derive(Serialize)]
-pub struct Checked {
-    pub blocks: u64,
-    pub manifest: u64,
-    pub first_seen: u64,
 }
 
 /// One phase.
@@ -57,7 +50,6 @@ impl Figures {
     /// The figures of an answer.
     pub fn of(answer: &Answer, source: &Source) -> Figures {
         let tiers = source.model.tiers();
-        let tally = tiers.digests().tally();
         let decoded = answer.decode.counters;
         let per_token = |bytes: u64| bytes as f64 / decoded.tokens as f64;
         let memory = || TierBytes {
@@ -71,11 +63,7 @@ impl Figures {
             bytes_per_token: (decoded.tokens > 0)
                 .then(|| Tiers { memory: memory(), file: per_token(decoded.tiers.file_bytes) }),
             placement: tiers.describe(),
-            weights: Checked {
-                blocks: tiers.map().all().count() as u64,
-                manifest: tally.manifest,
-                first_seen: tally.first_seen,
-            },
+            weights: Checked::of(tiers),
         }
     }
 
@@ -85,7 +73,7 @@ impl Figures {
         let mut lines = vec![self.line(answer)];
         if tiers.mapped_experts == 0 {
             lines.push(format!("expert tiers: {}", tier_line(&tiers)));
-            lines.push(self.weights.line());
+            lines.push(checked_line(&self.weights));
         }
         lines
     }
@@ -132,15 +120,13 @@ fn tier_line(t: &TierCounters) -> String {
     )
 }
 
-impl Checked {
-    fn line(&self) -> String {
-        let share = |count: u64| 100.0 * count as f64 / self.blocks.max(1) as f64;
-        format!(
-            "weights: {:.0} % checked against the manifest, {:.0} % first seen",
-            share(self.manifest),
-            share(self.first_seen)
-        )
-    }
+fn checked_line(c: &Checked) -> String {
+    let share = |count: u64| 100.0 * count as f64 / c.blocks.max(1) as f64;
+    format!(
+        "weights: {:.0} % checked against the manifest, {:.0} % first seen",
+        share(c.manifest),
+        share(c.first_seen)
+    )
 }
 
 impl Speed {

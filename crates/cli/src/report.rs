@@ -6,8 +6,8 @@ use anyhow::Result;
 use engine::generate::sampler::SamplingParams;
 use engine::index::TokenId;
 use lab::receipt::{
-    Counters, MODE_EXACT, Machine, ModelIdentity, NUMERICS_VERSION, RECEIPT_VERSION, Receipt,
-    Seconds,
+    Checked, Counters, MODE_EXACT, Machine, ModelIdentity, NUMERICS_VERSION, RECEIPT_VERSION,
+    Receipt, Seconds,
 };
 use serde::Serialize;
 
@@ -79,6 +79,7 @@ pub fn receipt(
         transcript_sha256: answer.transcript_sha256.clone(),
         machine: Machine::new(cpu.level().name(), cpu.threads(), chunk),
         counters: Counters { prefill: answer.prefill.counters, decode: answer.decode.counters },
+        weights: Some(Checked::of(source.model.tiers())),
         seconds: Seconds {
             load: source.load_seconds,
             prefill: answer.prefill.seconds,

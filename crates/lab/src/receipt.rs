@@ -10,6 +10,7 @@ use engine::counters::PhaseCounters;
 use engine::generate::digest::{Transcript, hex};
 use engine::generate::sampler::SamplingParams;
 use engine::index::TokenId;
+use engine::tiers::Tiers;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::checkpoint::Checkpoint;
@@ -75,6 +76,26 @@ impl Machine {
     }
 }
 
+/// How many blocks of routed experts were compared with what, since the first run of the folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checked {
+    /// All that the model has.
+    pub blocks: u64,
+    /// With a manifest that `tarfa convert` or `tarfa verify` wrote.
+    pub manifest: u64,
+    /// With their own first reading.
+    pub first_seen: u64,
+}
+
+impl Checked {
+    /// What is known of a model's experts by now.
+    pub fn of(tiers: &Tiers) -> Checked {
+        let (blocks, tally) = (tiers.map().all().count() as u64, tiers.digests().tally());
+        Checked { blocks, manifest: tally.manifest, first_seen: tally.first_seen }
+    }
+}
+
 /// Work of an answer, by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -116,6 +137,9 @@ pub struct Receipt {
     pub transcript_sha256: String,
     pub machine: Machine,
     pub counters: Counters,
+    /// What the weights were compared with; absent in receipts of early versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<Checked>,
     pub seconds: Seconds,
 }
 
@@ -206,6 +230,7 @@ mod tests {
             transcript_sha256: String::new(),
             machine: Machine::new("scalar", 1, 512),
             counters: Counters::default(),
+            weights: Some(Checked { blocks: 3, manifest: 1, first_seen: 2 }),
             seconds: Seconds::default(),
         };
         receipt.transcript_sha256 = receipt.transcript_of_content();

@@ -1,0 +1,7 @@
+//! Stores: made whole whatever happens, refused where anything is not what it was.
+
+mod broken_disk;
+mod fixture;
+mod refusals;
+mod round_trip;
+mod sidecar;
