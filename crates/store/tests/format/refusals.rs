@@ -9,7 +9,7 @@ use store::sidecar::Sidecar;
 
 use super::document::fields;
 use super::fixture::Fixture;
-use super::reader::{read, seal};
+use super::reader::{read, seal, sha256};
 
 /// The name of the error with which a folder is refused as a store; empty where it is not.
 fn refusal(root: &Path) -> String {
@@ -184,4 +184,57 @@ fn bad_values_of_an_index_are_refused_as_the_document_says() {
         ("/blocks/0/weights_sha256", json!("0".repeat(64)), "block", "weights_sha256"),
     ];
     check_refused(&root, root.join("layers/01/index.json"), &cases);
+}
+
+#[test]
+fn files_that_are_not_as_listed_are_refused() {
+    let check = |spoil: &dyn Fn(&Path), expected: &str| {
+        let fixture = Fixture::new();
+        let root = fixture.store(1);
+        spoil(&root);
+        assert_eq!(refusal(&root), expected);
+    };
+    check(&|_| (), "");
+    check(&|root| fs::remove_file(root.join("manifest.json")).unwrap(), "NotAStore");
+    check(&|root| fs::remove_file(root.join("LICENSE")).unwrap(), "Io");
+    check(&|root| fs::write(root.join("LICENSE"), "fre_").unwrap(), "WrongHash");
+    check(&|root| fs::remove_dir_all(root.join("layers/02")).unwrap(), "Io");
+    check(&|root| fs::write(root.join("layers/02/down.bf16"), "").unwrap(), "WrongLength");
+    let extra = |root: &Path, name: &str| {
+        let dense = root.join("dense");
+        fs::copy(dense.join("model-00001-of-00001.safetensors"), dense.join(name)).unwrap();
+    };
+    check(&|root| extra(root, "other.partial"), "");
+    check(&|root| fs::write(root.join("other"), "").unwrap(), "");
+    // the same tensors twice, which a checkpoint must not have either
+    check(&|root| extra(root, "other.safetensors"), "Checkpoint");
+    check(&|root| fs::write(root.join("conversion.json"), "left by a crash").unwrap(), "");
+}
+
+#[test]
+fn a_field_that_occurs_twice_is_refused() {
+    let fixture = Fixture::new();
+    let root = fixture.store(1);
+    let path = root.join("manifest.json");
+    let whole = fs::read_to_string(&path).unwrap();
+    let field = "\n  \"tool\": \"tarfa test\",";
+    let content = whole[..whole.len() - 88].replacen(field, &field.repeat(2), 1);
+    let seal = format!(",\n  \"self_sha256\": \"{}\"\n}}\n", sha256(content.as_bytes()));
+    fs::write(&path, content + &seal).unwrap();
+    assert_eq!(refusal(&root), "Sealed");
+}
+
+#[test]
+fn spoiled_padding_is_found_by_the_hash_of_the_file_only() {
+    let fixture = Fixture::new();
+    let root = fixture.store(1);
+    let path = root.join("layers/01/gate_up.bf16");
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() = 1;
+    fs::write(&path, bytes).unwrap();
+    let store = Store::open(&root).unwrap();
+    let go_on = &mut |_| std::ops::ControlFlow::Continue(());
+    let found = store::verify::verify_store(&store, None, go_on).unwrap().differences;
+    assert_eq!(found.len(), 1);
+    assert_eq!((&found[0].file, found[0].block), (&path, None));
 }
