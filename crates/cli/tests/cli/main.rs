@@ -6,6 +6,7 @@ mod inspect;
 mod logits;
 mod receipts;
 mod run;
+mod store;
 mod tiers;
 
 use std::path::{Path, PathBuf};

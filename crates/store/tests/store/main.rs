@@ -2,6 +2,7 @@
 
 mod broken_disk;
 mod fixture;
+mod kept;
 mod refusals;
 mod round_trip;
 mod sidecar;
