@@ -1,5 +1,6 @@
 //! A store read from end to end, and compared with its manifest and, if asked, its checkpoint.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -132,20 +133,22 @@ impl Verifier<'_> {
         let mut entries = blocks.iter();
         let mut inspect = |span: &Span, stored: &[u8]| {
             let entry = entries.next().expect("one span per block");
-            let Some(source) = source.as_ref().filter(|_| failed.is_none()) else { return };
             let at = block_place(path, entry, span.id);
-            match (source.read(&entry.source), unpack(entry, stored, weights_bytes)) {
-                (Err(error), _) => failed = Some(error),
-                (Ok(_), Unpacked::Refused(reason)) => {
+            let unpacked = match unpack(entry, stored, weights_bytes) {
+                Ok(unpacked) => unpacked,
+                Err(reason) => {
                     let expected = "what the codec writes".to_string();
-                    compared.differ(&at, What::Packing, expected, reason);
+                    return compared.differ(&at, What::Packing, expected, reason);
                 }
-                (Ok(weights), Unpacked::Plain) => {
-                    compare_weights(&mut compared, &at, &weights, stored);
-                }
-                (Ok(weights), Unpacked::Weights(unpacked)) => {
-                    compare_weights(&mut compared, &at, &weights, &unpacked);
-                }
+            };
+            if entry.encoding == StoredAs::Packed {
+                let found = Sha256Hash::of(&unpacked);
+                compared.compare(&at, What::Weights, entry.weights_sha256, found);
+            }
+            let Some(source) = source.as_ref().filter(|_| failed.is_none()) else { return };
+            match source.read(&entry.source) {
+                Ok(weights) => compare_weights(&mut compared, &at, &weights, &unpacked),
+                Err(error) => failed = Some(error),
             }
         };
         let scanned = self.scan(path, spans, &mut inspect);
@@ -182,25 +185,23 @@ fn block_place(path: &Path, entry: &BlockEntry, id: BlockId) -> Place {
     Place { file: path.to_path_buf(), tensor, block: Some(id) }
 }
 
-enum Unpacked {
-    /// The stored bytes are the weights.
-    Plain,
-    Weights(Vec<u8>),
-    Refused(String),
-}
-
-fn unpack(entry: &BlockEntry, stored: &[u8], weights_bytes: usize) -> Unpacked {
+/// The weights of a block, or why there are none.
+fn unpack<'a>(
+    entry: &BlockEntry,
+    stored: &'a [u8],
+    weights_bytes: usize,
+) -> Result<Cow<'a, [u8]>, String> {
     if entry.encoding == StoredAs::Bf16 {
-        return Unpacked::Plain;
+        return Ok(Cow::Borrowed(stored));
     }
     match Packed::parse(stored) {
         Ok(packed) if 2 * packed.rows() * packed.cols() == weights_bytes => {
             let mut weights = vec![0; weights_bytes];
             packed.decode(&mut weights);
-            Unpacked::Weights(weights)
+            Ok(Cow::Owned(weights))
         }
-        Ok(packed) => Unpacked::Refused(format!("{} x {} weights", packed.rows(), packed.cols())),
-        Err(refused) => Unpacked::Refused(refused.to_string()),
+        Ok(packed) => Err(format!("{} x {} weights", packed.rows(), packed.cols())),
+        Err(refused) => Err(refused.to_string()),
     }
 }
 
