@@ -2,7 +2,7 @@
 //! specifies it.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -144,12 +144,17 @@ impl Sidecar {
     /// # Errors
     /// The operating system's.
     pub fn save(&self, path: &Path) -> Result<(), SidecarError> {
+        let _lock = lock(path)?;
+        self.write(path)
+    }
+
+    fn write(&self, path: &Path) -> Result<(), SidecarError> {
         let failed = |source| SidecarError::Io { path: path.to_path_buf(), source };
-        fs::create_dir_all(path.parent().expect("a file is in a folder")).map_err(failed)?;
         publish(&RealDisk, path, &seal(self)).map_err(failed)
     }
 
-    /// Adds to the file what a run learned; others may have written it meanwhile.
+    /// Adds to the file what a run learned; others may have written it meanwhile. Touches nothing
+    /// where there is nothing new.
     ///
     /// # Errors
     /// As `load` and `save`.
@@ -158,9 +163,24 @@ impl Sidecar {
         fingerprint: &str,
         entries: Vec<(BlockId, u128, Provenance)>,
     ) -> Result<(), SidecarError> {
+        if !Sidecar::load(path, fingerprint)?.learn(entries.clone()) {
+            return Ok(());
+        }
+        let _lock = lock(path)?;
         let mut sidecar = Sidecar::load(path, fingerprint)?;
-        if sidecar.learn(entries) { sidecar.save(path) } else { Ok(()) }
+        if sidecar.learn(entries) { sidecar.write(path) } else { Ok(()) }
     }
+}
+
+/// Waits for whoever writes the file now; the lock goes with what is returned. Makes the folder.
+fn lock(path: &Path) -> Result<File, SidecarError> {
+    let failed = |source| SidecarError::Io { path: path.to_path_buf(), source };
+    fs::create_dir_all(path.parent().expect("a file is in a folder")).map_err(failed)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    let file = options.open(path.with_extension("lock")).map_err(failed)?;
+    file.lock().map_err(failed)?;
+    Ok(file)
 }
 
 impl SidecarBlock {

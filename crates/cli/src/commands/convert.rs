@@ -19,7 +19,7 @@ use crate::{printer, progress, units};
 
 const EXAMPLES: &str = "Examples:
   tarfa convert --model DIR --out STORE                  # as they are: version 1
-  tarfa convert --model DIR --out STORE --pack           # losslessly packed: version 2, 3/4 of the bytes
+  tarfa convert --model DIR --out STORE --pack           # packed to 3/4, losslessly: version 2
   tarfa convert --model DIR --out STORE --layers 0-23    # some layers now, the others later
   tarfa convert --verify STORE --model DIR               # every byte, against hashes and source
 

@@ -3,7 +3,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, fadvise};
 
 use crate::jnf::PARTIAL_SUFFIX;
 
@@ -41,7 +44,7 @@ impl Disk for RealDisk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile + '_>> {
-        Ok(Box::new(File::create(path)?))
+        Ok(Box::new(WrittenOut { file: File::create(path)?, end: 0, handed_over: 0 }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -70,13 +73,31 @@ impl Disk for RealDisk {
     }
 }
 
-impl DiskFile for File {
+/// Bytes after which the drive is told to begin.
+const WRITE_OUT_BYTES: u64 = 16 << 20;
+
+/// A file whose bytes go to the drive while more are made, not all of them at the end.
+struct WrittenOut {
+    file: File,
+    end: u64,
+    handed_over: u64,
+}
+
+impl DiskFile for WrittenOut {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        Write::write_all(self, bytes)
+        self.file.write_all(bytes)?;
+        self.end += bytes.len() as u64;
+        if self.end - self.handed_over >= WRITE_OUT_BYTES {
+            // begins to write what is dirty and waits for nothing; `sync` is what counts
+            let len = NonZeroU64::new(self.end - self.handed_over);
+            let _ = fadvise(&self.file, self.handed_over, len, Advice::DontNeed);
+            self.handed_over = self.end;
+        }
+        Ok(())
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.sync_all()
+        self.file.sync_all()
     }
 }
 

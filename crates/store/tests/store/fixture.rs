@@ -32,16 +32,7 @@ pub enum Layout {
 
 impl Fixture {
     pub fn new(layout: Layout) -> Fixture {
-        Fixture::at(layout, tempfile::tempdir().expect("a folder"))
-    }
-
-    /// In memory where the system has a place for that: nothing waits for a drive.
-    pub fn in_memory(layout: Layout) -> Fixture {
-        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        Fixture::at(layout, folder.expect("a folder"))
-    }
-
-    fn at(layout: Layout, folder: tempfile::TempDir) -> Fixture {
+        let folder = tempfile::tempdir().expect("a folder");
         let source = folder.path().join("source");
         fs::create_dir(&source).expect("a folder");
         let config = json!({ "model_type": "qwen3_moe", "_commit_hash": "abc" });

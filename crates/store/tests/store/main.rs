@@ -1,6 +1,5 @@
 //! Stores: made whole whatever happens, refused where anything is not what it was.
 
-mod broken_disk;
 mod fixture;
 mod kept;
 mod refusals;

@@ -178,7 +178,7 @@ fn a_store_that_cannot_be_written_to_opens_and_reads() {
     fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
     // What nobody may read; root may, and then it is no fault.
     let path = root.join("layers/01/down.packed");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::File::open(&path).is_err() {
         assert!(matches!(refusal(&root), StoreError::Io { .. }));
     }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use store::convert::{ConvertError, Lock, RealDisk, convert};
+use store::convert::{RealDisk, convert};
 use store::experts::{Encoding, Projection};
 use store::jnf::{Store, StoreError};
 use store::pack::Packed;
@@ -68,52 +68,4 @@ fn ranges_of_layers_and_numbers_of_threads_make_the_same_store() {
         }
         assert!(files(&out) == whole, "{threads} threads");
     }
-}
-
-#[test]
-fn two_converters_exclude_each_other() {
-    let fixture = Fixture::new(Layout::Fused);
-    let out = fixture.out("busy");
-    std::fs::create_dir(&out).unwrap();
-    let lock = Lock::take(&out).unwrap();
-    let error = fixture.convert(&out, false, &RealDisk).unwrap_err();
-    assert!(matches!(error, ConvertError::Busy { .. }), "{error}");
-    drop(lock);
-    fixture.convert(&out, false, &RealDisk).unwrap();
-}
-
-#[test]
-fn a_source_that_changed_meanwhile_is_found() {
-    let fixture = Fixture::new(Layout::Fused);
-    let out = fixture.out("changed");
-    let mut request = fixture.request(&out, false);
-    request.layers = Some(1..=1);
-    convert(&request, &RealDisk, &mut |_| ControlFlow::Continue(())).unwrap();
-    let path = fixture.source().join("model.safetensors");
-    let mut bytes = std::fs::read(&path).unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
-    std::fs::write(&path, bytes).unwrap();
-    let error = fixture.convert(&out, false, &RealDisk).unwrap_err();
-    assert!(matches!(error, ConvertError::SourceChanged { .. }), "{error}");
-}
-
-#[test]
-fn other_folders_checkpoints_and_flags_are_refused() {
-    let fixture = Fixture::new(Layout::Fused);
-    let error = |result: Result<_, ConvertError>| result.map(|_| ()).unwrap_err();
-    let full = fixture.out("full");
-    std::fs::create_dir(&full).unwrap();
-    std::fs::write(full.join("letter.txt"), "dear").unwrap();
-    let found = error(fixture.convert(&full, false, &RealDisk));
-    assert!(matches!(found, ConvertError::NotEmpty { .. }), "{found}");
-    let out = fixture.store("store", false);
-    let found = error(fixture.convert(&out, true, &RealDisk));
-    assert!(matches!(found, ConvertError::OtherConversion { field: "encoding", .. }), "{found}");
-    let other = Fixture::new(Layout::Separate);
-    let found = error(other.convert(&out, false, &RealDisk));
-    assert!(matches!(found, ConvertError::OtherConversion { .. }), "{found}");
-    let mut request = fixture.request(&out, false);
-    request.layers = Some(2..=99);
-    let found = error(convert(&request, &RealDisk, &mut |_| ControlFlow::Continue(())));
-    assert!(matches!(found, ConvertError::NoSuchLayers { .. }), "{found}");
 }

@@ -94,7 +94,8 @@ pub struct ShardFindings {
 }
 
 impl Findings {
-    /// Looks at a checkpoint; `map` is where the experts lie if it is a store. The second value is why it cannot be run.
+    /// Looks at a checkpoint; `map` is where the experts lie if it is a store. The second value is
+    /// why it cannot be run.
     ///
     /// # Errors
     /// A file of it cannot be read.
