@@ -183,3 +183,8 @@ pub fn assert_same(found: &Path, expected: &Path, what: &str) {
         assert!(&found[name] == bytes, "{what}: {} differs", name.display());
     }
 }
+
+/// In memory where the system has a place for that: thousands of syncs wait for no drive.
+pub fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
+}
