@@ -81,7 +81,7 @@ pub fn convert(
 ) -> Result<Report, ConvertError> {
     let shapes = plan::expert_layers(request.checkpoint, request.experts)?;
     let wanted = wanted(request, &shapes)?;
-    disk.create_dir(&request.out).map_err(layer::failed_at(&request.out))?;
+    make_root(disk, &request.out)?;
     let _lock = Lock::take(&request.out)?;
     let mut conversion = Conversion::begin(request, disk, shapes)?;
     let result = conversion.run(&wanted, observe);
@@ -96,6 +96,19 @@ fn wanted(request: &Request, shapes: &[ExpertLayer]) -> Result<Vec<ExpertLayer>,
         return Err(ConvertError::NoSuchLayers { first, last, model_last });
     }
     Ok(shapes.iter().filter(|shape| range.contains(&shape.layer)).copied().collect())
+}
+
+/// Makes the store's folder; where it is new, a crash must not take its name away either.
+fn make_root(disk: &dyn Disk, out: &Path) -> Result<(), ConvertError> {
+    let folders = out.ancestors().take_while(|folder| !folder.as_os_str().is_empty());
+    let new: Vec<&Path> = folders.take_while(|folder| !folder.exists()).collect();
+    disk.create_dir(out).map_err(layer::failed_at(out))?;
+    for folder in new {
+        let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
+        let above = above.unwrap_or(Path::new("."));
+        disk.sync_dir(above).map_err(layer::failed_at(above))?;
+    }
+    Ok(())
 }
 
 /// Free space that is left alone.
