@@ -1,4 +1,7 @@
-//! Every hash of the oracle, on every path: SIMD levels, threads, chunks, saved states.
+//! Every hash of the oracle, on every path: SIMD levels, threads, chunks, saved states, stores,
+//! budgets.
+
+mod common;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,9 +11,14 @@ use engine::generate::Session;
 use engine::generate::digest::logits_sha256;
 use engine::index::TokenId;
 use engine::model::{Model, State};
+use engine::tiers::Placement;
+use engine::tiers::policy::Policy;
 use numerics::{Cpu, SimdLevel};
 use serde::Deserialize;
 use store::checkpoint::Checkpoint;
+use store::read::{Io, ReadOptions};
+
+use common::Weights;
 
 /// What the oracle printed for one prompt.
 #[derive(Deserialize)]
@@ -55,16 +63,15 @@ struct Route {
 fn check(checkpoint: &Checkpoint, cases: &[Case], path: &Route) {
     let cpu = Cpu::new(path.level, path.threads).expect("a level of this machine");
     let model = Arc::new(Model::load(checkpoint, cpu).expect("the model loads"));
+    let label = format!("{} {:?} threads {}", checkpoint.label(), path.level, path.threads);
+    check_model(&model, cases, path.chunk, &label);
+}
+
+/// Every hash of every case.
+fn check_model(model: &Arc<Model>, cases: &[Case], chunk: usize, label: &str) {
     for case in cases {
-        let label = format!(
-            "{} {:?} threads {} chunk {} prompt of {}",
-            checkpoint.label(),
-            path.level,
-            path.threads,
-            path.chunk,
-            case.prompt.len()
-        );
-        let mut session = Session::new(model.clone(), path.chunk);
+        let label = format!("{label} chunk {chunk} prompt of {}", case.prompt.len());
+        let mut session = Session::new(model.clone(), chunk);
         let mut at = 0;
         let mut last = Vec::new();
         session
@@ -126,6 +133,50 @@ fn golden_checkpoints_equal_the_oracle_on_every_path() {
         assert_eq!(cases.len(), 5);
         for path in paths() {
             check(&checkpoint, &cases, &path);
+        }
+    }
+}
+
+/// Nothing, the working set of a token, and everything, by both backends.
+fn placements(model: &Model) -> Vec<Placement> {
+    let shape = model.tiers().shape();
+    let cached = |slots, io, ahead| {
+        let read = ReadOptions { io, ..ReadOptions::default() };
+        Placement::Cached { slots, staging: 3, ahead, policy: Policy::default(), read }
+    };
+    vec![
+        Placement::Mapped,
+        cached(0, Io::Auto, true),
+        cached(shape.token_working_set(), Io::Pread, true),
+        cached(shape.total(), Io::Auto, false),
+    ]
+}
+
+#[test]
+fn stores_and_budgets_equal_the_oracle() {
+    let golden = ["qwen3_5_moe-text", "qwen3_5_moe-vl", "qwen3_moe"];
+    let mut models = vec![("tiny-moe".to_string(), tiny_cases())];
+    models.extend(golden.map(|name| (format!("golden/{name}"), golden_cases(name))));
+    for (name, cases) in models {
+        let in_place = Weights::in_place(&name);
+        let (v1, v2) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let stores = [in_place.store(false, v1.path()), in_place.store(true, v2.path())];
+        let all = ["in place", "version 1", "version 2"].into_iter();
+        for (what, weights) in all.zip([&in_place, &stores[0], &stores[1]]) {
+            let open = |level, placement| {
+                let cpu = Cpu::new(level, 2).expect("a level of this machine");
+                Arc::new(weights.open(cpu, placement, None))
+            };
+            let best = SimdLevel::detect();
+            for placement in placements(&open(best, Placement::Mapped)) {
+                let label = format!("{name}, {what}, {placement:?}");
+                check_model(&open(best, placement), &cases, 64, &label);
+            }
+            // Packed weights have kernels of their own at every level.
+            for level in SimdLevel::available() {
+                let label = format!("{name}, {what}, {level:?}");
+                check_model(&open(level, Placement::Mapped), &cases, usize::MAX, &label);
+            }
         }
     }
 }

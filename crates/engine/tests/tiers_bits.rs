@@ -1,10 +1,11 @@
 //! The tiers cannot change a bit: every budget, backend and fault gives the hashes of the mapped
 //! model, or a typed error.
 
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+mod common;
+
 use std::sync::Arc;
 
+use common::{Weights, folder};
 use engine::counters::PhaseCounters;
 use engine::index::TokenId;
 use engine::model::{Logits, Model, ModelError, Source, State};
@@ -12,15 +13,9 @@ use engine::tiers::heat::Heat;
 use engine::tiers::policy::Policy;
 use engine::tiers::{Placement, TierError};
 use numerics::{Cpu, SimdLevel};
-use store::checkpoint::{Checkpoint, Keep, Part};
-use store::convert::{RealDisk, Request, convert};
-use store::experts::{BlockId, Digests, Encoding, ExpertMap, Provenance};
-use store::jnf::Store;
+use store::checkpoint::Checkpoint;
+use store::experts::{Digests, Encoding};
 use store::read::{Fault, Injection, Io, ReadError, ReadOptions};
-
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models").join(name)
-}
 
 fn cpu() -> Cpu {
     Cpu::new(SimdLevel::detect(), 2).unwrap()
@@ -54,72 +49,24 @@ fn outcome(model: &Model) -> Result<Outcome, ModelError> {
     Ok(Outcome { logits, counters, heat: model.tiers().heat() })
 }
 
-/// Where weights come from.
-struct Weights {
-    checkpoint: Checkpoint,
-    map: ExpertMap,
-    /// What a store knows of itself.
-    known: Vec<(BlockId, u128, Provenance)>,
-}
-
-impl Weights {
-    fn in_place(name: &str) -> Weights {
-        let checkpoint = Checkpoint::open(&folder(name)).unwrap();
-        let map = Model::experts_in_place(&checkpoint).unwrap().1;
-        Weights { checkpoint, map, known: Vec::new() }
-    }
-
-    fn store(&self, pack: bool, out: &Path) -> Weights {
-        let request = Request {
-            checkpoint: &self.checkpoint,
-            experts: &self.map,
-            out: out.to_path_buf(),
-            layers: None,
-            pack,
-            tool: "a test".into(),
-            threads: 2,
-        };
-        convert(&request, &RealDisk, &mut |_| ControlFlow::Continue(())).unwrap();
-        let store = Store::open(out).unwrap();
-        store.check_dense().unwrap();
-        let (mut checkpoint, map, digests) = store.into_parts();
-        let keep = |part| match part {
-            Part::Experts => Keep::Mapped,
-            Part::Attention | Part::DeltaNet | Part::SharedExpert if pack => Keep::Packed,
-            _ => Keep::Owned,
-        };
-        checkpoint.own(keep).unwrap();
-        let matrices = checkpoint.tensors().filter(|(_, tensor)| tensor.packed).count();
-        assert!(pack || matrices == 0, "only what was asked for is packed");
-        Weights { checkpoint, map, known: digests.entries() }
-    }
-
-    fn open(&self, placement: Placement, heat: Option<Heat>) -> Model {
-        let digests = Arc::new(Digests::new(self.known.iter().copied()));
-        let (checkpoint, experts) = (&self.checkpoint, Some(self.map.clone()));
-        let source = Source { checkpoint, experts, digests, placement, heat };
-        Model::open(source, cpu()).expect("the model opens")
-    }
-}
-
 /// In place, as a store of version 1, and of version 2.
 fn check(name: &str) {
     let in_place = Weights::in_place(name);
-    let expected = outcome(&in_place.open(Placement::Mapped, None)).unwrap();
+    let expected = outcome(&in_place.open(cpu(), Placement::Mapped, None)).unwrap();
     every_placement(name, &in_place, &expected);
     for (version, pack) in [("version 1", false), ("version 2", true)] {
         let out = tempfile::tempdir().unwrap();
         let store = in_place.store(pack, out.path());
         let packed = store.map.all().filter(|b| b.encoding == Encoding::Packed).count();
         assert_eq!(packed > 0, pack, "{name}, {version}: packed blocks");
-        let mapped = outcome(&store.open(Placement::Mapped, None)).unwrap();
+        let mapped = outcome(&store.open(cpu(), Placement::Mapped, None)).unwrap();
         assert!(mapped.logits == expected.logits, "{name}, {version}, mapped: other bits");
         every_placement(&format!("{name}, {version}"), &store, &expected);
     }
 }
 
 fn every_placement(name: &str, weights: &Weights, mapped: &Outcome) {
-    let shape = weights.open(Placement::Mapped, None).tiers().shape();
+    let shape = weights.open(cpu(), Placement::Mapped, None).tiers().shape();
     let budgets = [0, shape.token_working_set(), shape.total() / 2, shape.total()];
     for slots in budgets {
         for (io, ahead, heat) in [
@@ -130,7 +77,7 @@ fn every_placement(name: &str, weights: &Weights, mapped: &Outcome) {
         ] {
             for staging in [1, 2, 16] {
                 let placement = cached(slots, staging, io, ahead);
-                let model = weights.open(placement, heat.clone());
+                let model = weights.open(cpu(), placement, heat.clone());
                 let found = outcome(&model).expect("an answer");
                 let what = format!("{name}, {slots} slots, {staging} staging, {io:?}, {ahead}");
                 assert!(found.logits == mapped.logits, "{what}: other bits");
