@@ -75,6 +75,27 @@ impl Source {
     }
 }
 
+/// What `--model` names: the one place that tells a store from a folder.
+pub enum Found {
+    Store(Box<Store>),
+    /// A folder used in place, or the embedded model.
+    Checkpoint(Checkpoint),
+}
+
+impl Found {
+    /// Looks what is there.
+    ///
+    /// # Errors
+    /// A folder that is neither store nor checkpoint.
+    pub fn at(folder: Option<&Path>) -> Result<Found> {
+        Ok(match folder {
+            Some(folder) if jnf::is_store(folder) => Found::Store(Store::open(folder)?.into()),
+            Some(folder) => Found::Checkpoint(Checkpoint::open(folder)?),
+            None => Found::Checkpoint(embedded::checkpoint()?),
+        })
+    }
+}
+
 /// What a model is made from: a store, a folder used in place, or the embedded model.
 pub struct Weights {
     pub checkpoint: Checkpoint,
@@ -92,14 +113,15 @@ impl Weights {
     /// # Errors
     /// A folder that is neither store nor checkpoint, one that cannot be run, damage.
     pub fn open(folder: Option<&Path>) -> Result<Weights> {
-        if let Some(folder) = folder.filter(|folder| jnf::is_store(folder)) {
-            let store = Store::open(folder)?;
-            store.check_dense()?;
-            let (checkpoint, map, digests) = store.into_parts();
-            let shape = Model::expert_shape(&checkpoint)?;
-            return Ok(Weights { checkpoint, shape, map, digests, sidecar: None });
-        }
-        let checkpoint = checkpoint(folder)?;
+        let checkpoint = match Found::at(folder)? {
+            Found::Store(store) => {
+                store.check_dense()?;
+                let (checkpoint, map, digests) = store.into_parts();
+                let shape = Model::expert_shape(&checkpoint)?;
+                return Ok(Weights { checkpoint, shape, map, digests, sidecar: None });
+            }
+            Found::Checkpoint(checkpoint) => checkpoint,
+        };
         let (shape, map) = Model::experts_in_place(&checkpoint)?;
         let path = sidecar_path(&checkpoint).filter(|_| checkpoint.folder().is_some());
         let digests = match &path {
@@ -121,10 +143,9 @@ pub fn sidecar_path(checkpoint: &Checkpoint) -> Option<PathBuf> {
 /// # Errors
 /// A folder that is neither store nor checkpoint.
 pub fn checkpoint(folder: Option<&Path>) -> Result<Checkpoint> {
-    Ok(match folder {
-        Some(folder) if jnf::is_store(folder) => Store::open(folder)?.into_parts().0,
-        Some(folder) => Checkpoint::open(folder)?,
-        None => embedded::checkpoint()?,
+    Ok(match Found::at(folder)? {
+        Found::Store(store) => store.into_parts().0,
+        Found::Checkpoint(checkpoint) => checkpoint,
     })
 }
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 use store::experts::ExpertMap;
 use store::read::{RawProbe, ReadOptions};
 
-use crate::kernels::{median, weights};
+use crate::kernels::{median, range, weights};
 use crate::reads::Shuffled;
 
 /// What to measure.
@@ -116,10 +116,7 @@ pub fn run(model: &Arc<Model>, spec: &BenchSpec) -> Result<BenchReport> {
     }
     let all = |of: &dyn Fn(&Block) -> f64| blocks.iter().map(of).collect::<Vec<f64>>();
     let ratios = all(&Block::of_law);
-    let range = (
-        ratios.iter().copied().fold(f64::INFINITY, f64::min),
-        ratios.iter().copied().fold(0.0, f64::max),
-    );
+    let range = range(&ratios);
     Ok(BenchReport {
         token_bytes: median(all(&|b| b.per_token(b.work.bytes()))) as u64,
         token_plain_bytes: median(all(&|b| b.per_token(b.plain()))) as u64,

@@ -146,10 +146,7 @@ fn against(
         ratios.push(r / c);
         before = after;
     }
-    let range = (
-        ratios.iter().copied().fold(f64::INFINITY, f64::min),
-        ratios.iter().copied().fold(0.0, f64::max),
-    );
+    let range = range(&ratios);
     KernelRow {
         kernel: kernel.to_string(),
         rate: median(rates),
@@ -158,6 +155,12 @@ fn against(
         ratio: median(ratios),
         range,
     }
+}
+
+/// The smallest and the largest of positive values.
+pub fn range(values: &[f64]) -> (f64, f64) {
+    let all = values.iter().copied();
+    (all.clone().fold(f64::INFINITY, f64::min), all.fold(0.0, f64::max))
 }
 
 /// The middle value.

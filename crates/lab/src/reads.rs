@@ -12,7 +12,7 @@ use serde::Serialize;
 use store::experts::{Digests, ExpertMap};
 use store::read::{Arena, ExpertReader, Fetch, RawProbe, ReadOptions, Urgency};
 
-use crate::kernels::median;
+use crate::kernels::{median, range};
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -108,10 +108,7 @@ pub fn run(map: &Arc<ExpertMap>, spec: &ReadSpec) -> Result<ReadReport> {
         stores.push(rates[1]);
         ratios.push(rates[1] / rates[0]);
     }
-    let range = (
-        ratios.iter().copied().fold(f64::INFINITY, f64::min),
-        ratios.iter().copied().fold(0.0, f64::max),
-    );
+    let range = range(&ratios);
     let (layer, expert) = experts.all[0];
     Ok(ReadReport {
         backend: format!("{:?}", reader.backend()),

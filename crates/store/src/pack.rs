@@ -42,20 +42,28 @@ impl<'a> Packed<'a> {
     /// # Errors
     /// Whatever [`encode`] would not have written.
     pub fn parse(block: &'a [u8]) -> Result<Packed<'a>, PackError> {
+        let packed = Packed::sections(block)?;
+        packed.check_bases()?;
+        packed.check_escapes()?;
+        packed.check_tail()?;
+        Ok(packed)
+    }
+
+    /// The sections of a block that `parse` has accepted before: only the header is read again.
+    ///
+    /// # Errors
+    /// A header that does not fit the block.
+    pub fn sections(block: &'a [u8]) -> Result<Packed<'a>, PackError> {
         let header = Header::parse(block)?;
         let mut sections = Sections { block, at: SECTION_ALIGN };
-        let packed = Packed {
+        Ok(Packed {
             rows: header.rows,
             cols: header.cols,
             bases: sections.next(header.rows)?,
             groups: sections.next(header.groups * GROUP_BYTES)?,
             places: sections.next(header.escapes * 4)?,
             values: sections.next(header.escapes * 2)?,
-        };
-        packed.check_bases()?;
-        packed.check_escapes()?;
-        packed.check_tail()?;
-        Ok(packed)
+        })
     }
 
     pub fn rows(&self) -> usize {

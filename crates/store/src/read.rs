@@ -3,6 +3,7 @@
 //! Every fetch brings its own slot and gets an answer, whatever happens. A block is given out only
 //! when its checksum is what the manifest or the first reading said.
 
+mod check;
 mod error;
 mod layout;
 mod queue;
@@ -18,6 +19,7 @@ use bytes::Bytes;
 
 pub use crate::io::arena::{Arena, ArenaSlot};
 pub use crate::io::fault::{Fault, FaultyFile, Injection};
+pub use check::{Known, check_block};
 pub use error::ReadError;
 pub use raw::RawProbe;
 

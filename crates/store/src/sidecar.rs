@@ -116,10 +116,6 @@ impl Sidecar {
         Digests::new(self.blocks.iter().map(|block| (block.id(), block.xxh3.0, block.from())))
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.files.is_empty()
-    }
-
     /// Adds blocks that it does not know. A known one stays as it is, but that a verified checksum
     /// takes the place of one that a run saw.
     ///

@@ -6,11 +6,10 @@ mod print;
 
 use anyhow::Result;
 use clap::Args;
-use store::jnf::{self, Store};
 
 use crate::flags::ModelArgs;
 use crate::printer;
-use crate::source::checkpoint;
+use crate::source::Found;
 use findings::Findings;
 
 const EXAMPLES: &str = "\
@@ -38,13 +37,12 @@ pub struct InspectArgs {
 /// # Errors
 /// A folder that is no checkpoint, or one that cannot be run.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let folder = args.model.model.as_deref();
-    let (findings, problem) = match folder.filter(|folder| jnf::is_store(folder)) {
-        Some(folder) => {
-            let (checkpoint, map, _) = Store::open(folder)?.into_parts();
+    let (findings, problem) = match Found::at(args.model.model.as_deref())? {
+        Found::Store(store) => {
+            let (checkpoint, map, _) = store.into_parts();
             Findings::of(&checkpoint, Some(map))?
         }
-        None => Findings::of(&checkpoint(folder)?, None)?,
+        Found::Checkpoint(checkpoint) => Findings::of(&checkpoint, None)?,
     };
     if args.json {
         printer::json(&findings)?;

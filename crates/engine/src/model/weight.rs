@@ -66,7 +66,7 @@ struct PackedSections {
 }
 
 impl PackedSections {
-    /// A block of an expert, whose every field has been checked.
+    /// A block of an expert, which was checked as it came.
     fn of(block: &Block, bytes: &bytes::Bytes) -> Result<PackedSections, ModelError> {
         let tensor = || block.tensor.to_string();
         let sections = PackedSections::parse(bytes)
@@ -83,7 +83,7 @@ impl PackedSections {
         let aligned = bytes.as_ptr().cast::<u32>().is_aligned();
         let copy = (!aligned).then(|| AlignedCopy::of(bytes));
         let bytes = copy.map_or(bytes.clone(), bytes::Bytes::from_owner);
-        let packed = Packed::parse(&bytes)?;
+        let packed = Packed::sections(&bytes)?;
         Ok(PackedSections {
             rows: packed.rows(),
             cols: packed.cols(),

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numerics::Cpu;
-use store::experts::{Block, Digests, ExpertMap, Found, Provenance, checksum};
-use store::read::{ExpertBytes, ReadError};
+use store::experts::{Block, Digests, ExpertMap, checksum};
+use store::read::{ExpertBytes, Known, check_block};
 
 use super::{Ready, TierError};
 use crate::counters::TierCounters;
@@ -61,17 +61,10 @@ impl Mapped {
         }
         cpu.each_mut(&mut sums, |(block, sum)| *sum = checksum(block.id, &slice(map, block)));
         for (block, found) in sums {
-            match digests.check(block.id, found) {
-                Found::Equal(Provenance::Manifest) => counters.blocks_manifest += 1,
-                Found::Equal(Provenance::FirstSeen) => counters.blocks_first_seen += 1,
-                Found::New => counters.blocks_new += 1,
-                Found::Differs { expected, from } => {
-                    let path = map.file(block.file).path.clone();
-                    let (offset_bytes, id) = (block.offset_bytes, block.id);
-                    let error =
-                        ReadError::Differs { path, offset_bytes, id, expected, from, found };
-                    return Err(error.into());
-                }
+            match check_block(map, digests, block, &slice(map, block), found)? {
+                Known::Manifest => counters.blocks_manifest += 1,
+                Known::FirstSeen => counters.blocks_first_seen += 1,
+                Known::New => counters.blocks_new += 1,
             }
         }
         experts.iter().for_each(|e| flags[e.0 as usize].store(true, Ordering::Relaxed));

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::experts::{BlockId, Provenance};
+use crate::pack::PackError;
 
 /// Why experts cannot be read, or one of them was not.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +52,13 @@ pub enum ReadError {
         from: Provenance,
         found: u128,
     },
+
+    #[error(
+        "{path}: the packed block at {offset_bytes} ({id}) is none that this program writes: \
+         {problem}; convert the checkpoint again",
+        id = name(.id)
+    )]
+    Packed { path: PathBuf, offset_bytes: u64, id: BlockId, problem: PackError },
 
     #[error("called off before it began")]
     Cancelled,

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use super::layout::Layout;
 use super::queue::{Job, Queue};
-use super::{ArenaSlot, ExpertBytes, Fetched, ReadError, Urgency};
-use crate::experts::{Block, Digests, ExpertMap, Found, checksum};
+use super::{ArenaSlot, ExpertBytes, Fetched, Known, ReadError, Urgency, check_block};
+use crate::experts::{Block, Digests, ExpertMap, checksum};
 use crate::io::arena::ALIGN;
 use crate::io::file::{ReadAt, read_whole};
 use crate::io::ring::{Arrived, Ring, Transfer};
@@ -186,16 +186,12 @@ fn check(
     slot: &ArenaSlot,
 ) -> Result<(), ReadError> {
     for (block, range) in blocks.iter().zip(&open.layout.ranges) {
-        let found = checksum(block.id, &slot[range.clone()]);
-        match shared.digests.check(block.id, found) {
-            Found::Equal(crate::experts::Provenance::Manifest) => open.tally.manifest += 1,
-            Found::Equal(crate::experts::Provenance::FirstSeen) => open.tally.first_seen += 1,
-            Found::New => open.tally.new += 1,
-            Found::Differs { expected, from } => {
-                let path = shared.map.file(block.file).path.clone();
-                let (offset_bytes, id) = (block.offset_bytes, block.id);
-                return Err(ReadError::Differs { path, offset_bytes, id, expected, from, found });
-            }
+        let bytes = &slot[range.clone()];
+        let found = checksum(block.id, bytes);
+        match check_block(&shared.map, &shared.digests, block, bytes, found)? {
+            Known::Manifest => open.tally.manifest += 1,
+            Known::FirstSeen => open.tally.first_seen += 1,
+            Known::New => open.tally.new += 1,
         }
     }
     Ok(())
