@@ -60,6 +60,19 @@ fn a_power_failure_at_every_operation() {
     [false, true].into_iter().for_each(|pack| fail_everywhere(pack, |_| Failure::PowerLoss));
 }
 
+/// The names of the folders above the store are on the disk, too.
+#[test]
+fn a_finished_store_in_a_new_folder_survives_a_power_failure() {
+    let folder = crate::fixture::folder();
+    let source = Source::fixture(folder.path());
+    let out = crate::fixture::folder();
+    let store = out.path().join("new/and/deeper");
+    let disk = Faulty::sound();
+    source.convert_on(&disk, &store, true).unwrap();
+    disk.lose_power();
+    Store::open(&store).expect("what was finished is there");
+}
+
 /// Two failures in a row, the second one while going on.
 #[test]
 fn failures_while_going_on() {

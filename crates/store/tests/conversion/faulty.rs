@@ -28,6 +28,8 @@ struct Unsafe {
     operations: usize,
     /// Written and not synced.
     files: BTreeSet<PathBuf>,
+    /// Made, and the folder above not synced.
+    folders: Vec<PathBuf>,
     /// Renamed, and the folder not synced: from, to, and the file that was there.
     renames: Vec<(PathBuf, PathBuf, Option<Vec<u8>>)>,
 }
@@ -66,7 +68,8 @@ impl Faulty {
         }
     }
 
-    /// What was not synced is lost: files are cut to half, renames undone, the last one first.
+    /// What was not synced is lost: files are cut to half, renames undone, the last one first, and
+    /// folders gone with what is in them.
     pub fn lose_power(&self) {
         let state = self.state.lock().unwrap();
         for path in &state.files {
@@ -80,13 +83,22 @@ impl Faulty {
                 fs::write(to, bytes).unwrap();
             }
         }
+        for folder in &state.folders {
+            if folder.exists() {
+                fs::remove_dir_all(folder).unwrap();
+            }
+        }
     }
 }
 
 impl Disk for Faulty {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.step()?;
-        RealDisk.create_dir(path)
+        let new = path.ancestors().take_while(|folder| !folder.exists()).map(Path::to_path_buf);
+        let new: Vec<PathBuf> = new.collect();
+        RealDisk.create_dir(path)?;
+        self.state.lock().unwrap().folders.extend(new);
+        Ok(())
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile + '_>> {
@@ -107,6 +119,8 @@ impl Disk for Faulty {
             Err(_) => path,
         };
         state.files = std::mem::take(&mut state.files).into_iter().map(moved).collect();
+        // Its name is the rename's now.
+        state.folders.retain(|folder| folder != from);
         state.renames.push((from.to_path_buf(), to.to_path_buf(), before));
         Ok(())
     }
@@ -115,6 +129,7 @@ impl Disk for Faulty {
         self.step()?;
         let mut state = self.state.lock().unwrap();
         state.renames.retain(|(_, to, _)| to.parent() != Some(path));
+        state.folders.retain(|folder| folder.parent() != Some(path));
         Ok(())
     }
 
