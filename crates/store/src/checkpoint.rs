@@ -22,7 +22,7 @@ pub use error::{CheckpointError, HeaderProblem};
 pub use owned::Keep;
 pub use part::{Part, PartSize, canonical_name, part_of};
 pub use tensor::{Dtype, Tensor};
-pub use watch::Watch;
+pub use watch::{Stamp, Watch};
 
 pub(crate) use header::reason_of;
 pub(crate) use source::is_plain_name;

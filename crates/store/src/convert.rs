@@ -23,7 +23,6 @@ pub use error::ConvertError;
 pub use finish::used_sha256;
 pub use lock::Lock;
 pub(crate) use source::Sources;
-pub use source::Stamp;
 pub use state::completing_command;
 
 use crate::checkpoint::Checkpoint;

@@ -3,9 +3,36 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
 
 use super::error::CheckpointError;
+
+/// What the system says of a file: enough to tell that it was written to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stamp {
+    pub name: String,
+    pub size_bytes: u64,
+    pub modified_ns: i64,
+    pub inode: u64,
+}
+
+impl Stamp {
+    /// Of a file as it is now, and the device that it lies on.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn of(path: &Path) -> io::Result<(Stamp, u64)> {
+        let file = fs::metadata(path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let seconds = file.mtime().saturating_mul(1_000_000_000);
+        let modified_ns = seconds.saturating_add(file.mtime_nsec());
+        let (size_bytes, inode) = (file.len(), file.ino());
+        Ok((Stamp { name, size_bytes, modified_ns, inode }, file.dev()))
+    }
+}
 
 /// The files of a checkpoint as they were.
 ///
@@ -13,17 +40,14 @@ use super::error::CheckpointError;
 /// that was written to or cut is another matter, and the system tells it by size and time only.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
-    files: Vec<Stamp>,
+    files: Vec<Watched>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Stamp {
+#[derive(Clone, Debug)]
+struct Watched {
     path: PathBuf,
+    stamp: Stamp,
     device: u64,
-    inode: u64,
-    size_bytes: u64,
-    /// Seconds and nanoseconds.
-    modified: (i64, i64),
 }
 
 impl Watch {
@@ -32,10 +56,11 @@ impl Watch {
     /// # Errors
     /// `Io` for one that is not there.
     pub fn new(paths: impl Iterator<Item = PathBuf>) -> Result<Watch, CheckpointError> {
-        let stamp = |path: PathBuf| {
-            stamp(&path).map_err(|source| CheckpointError::Io { path: path.clone(), source })
+        let watched = |path: PathBuf| match Stamp::of(&path) {
+            Ok((stamp, device)) => Ok(Watched { path, stamp, device }),
+            Err(source) => Err(CheckpointError::Io { path, source }),
         };
-        Ok(Watch { files: paths.map(stamp).collect::<Result<_, _>>()? })
+        Ok(Watch { files: paths.map(watched).collect::<Result<_, _>>()? })
     }
 
     /// These files too, as they are now; those it has stay as they were.
@@ -44,7 +69,7 @@ impl Watch {
     /// As `new`.
     pub fn and(self, paths: impl Iterator<Item = PathBuf>) -> Result<Watch, CheckpointError> {
         let Watch { mut files } = self;
-        let new = |path: &PathBuf| files.iter().all(|stamp| stamp.path != *path);
+        let new = |path: &PathBuf| files.iter().all(|file| file.path != *path);
         let more: Vec<PathBuf> = paths.filter(new).collect();
         files.extend(Watch::new(more.into_iter())?.files);
         Ok(Watch { files })
@@ -55,25 +80,14 @@ impl Watch {
     /// # Errors
     /// `Changed` for a file that was written to since; what was computed from it is to be dropped.
     pub fn check(&self) -> Result<(), CheckpointError> {
-        for before in &self.files {
+        for Watched { path, stamp, device } in &self.files {
             // Gone or replaced: the old file is still the one in use.
-            let Ok(now) = stamp(&before.path) else { continue };
-            let same_file = (now.device, now.inode) == (before.device, before.inode);
-            if same_file && now != *before {
-                return Err(CheckpointError::Changed { path: now.path });
+            let Ok((now, on)) = Stamp::of(path) else { continue };
+            let same_file = (on, now.inode) == (*device, stamp.inode);
+            if same_file && now != *stamp {
+                return Err(CheckpointError::Changed { path: path.clone() });
             }
         }
         Ok(())
     }
-}
-
-fn stamp(path: &std::path::Path) -> io::Result<Stamp> {
-    let file = fs::metadata(path)?;
-    Ok(Stamp {
-        path: path.to_path_buf(),
-        device: file.dev(),
-        inode: file.ino(),
-        size_bytes: file.len(),
-        modified: (file.mtime(), file.mtime_nsec()),
-    })
 }

@@ -2,16 +2,15 @@
 //! was.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
 use super::error::ConvertError;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Stamp};
 
 /// The files of a checkpoint, opened.
 pub struct Sources {
@@ -22,16 +21,6 @@ enum Held {
     File(File),
     /// A part of the program.
     Bytes(Bytes),
-}
-
-/// What a file was when a conversion began.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Stamp {
-    pub name: String,
-    pub size_bytes: u64,
-    pub modified_ns: i64,
-    pub inode: u64,
 }
 
 impl Sources {
@@ -91,19 +80,11 @@ pub fn stamps(checkpoint: &Checkpoint) -> Result<Vec<Stamp>, ConvertError> {
     let Some(folder) = checkpoint.folder() else { return Ok(Vec::new()) };
     let shards = checkpoint.shards().iter().map(|shard| checkpoint.shard_path(shard));
     let files = std::iter::once(folder.join("config.json")).chain(shards);
-    files.map(|path| stamp(&path)).collect()
-}
-
-fn stamp(path: &Path) -> Result<Stamp, ConvertError> {
-    let failed = |source| ConvertError::Read { path: path.to_path_buf(), offset: 0, source };
-    let file = fs::metadata(path).map_err(failed)?;
-    let name = path.file_name().expect("a file").to_string_lossy().into_owned();
-    Ok(Stamp {
-        name,
-        size_bytes: file.len(),
-        modified_ns: file.mtime().saturating_mul(1_000_000_000).saturating_add(file.mtime_nsec()),
-        inode: file.ino(),
-    })
+    let stamp = |path: PathBuf| match Stamp::of(&path) {
+        Ok((stamp, _)) => Ok(stamp),
+        Err(source) => Err(ConvertError::Read { path, offset: 0, source }),
+    };
+    files.map(stamp).collect()
 }
 
 /// Compares the files with what they were.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::source::Stamp;
+use crate::checkpoint::Stamp;
 use crate::jnf::{CONVERSION_NAME, StoreError, StoredAs, unseal};
 
 /// `format` of the file.

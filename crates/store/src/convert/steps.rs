@@ -10,10 +10,10 @@ use super::disk::{Disk, publish};
 use super::error::ConvertError;
 use super::layer::{Advance, LayerJob, Stopped, failed_at};
 use super::plan::{beside, dense_files, dense_name, layer_bytes, layer_weights_bytes};
-use super::source::{Sources, Stamp, compare, stamps};
+use super::source::{Sources, compare, stamps};
 use super::state::State;
 use super::{Observe, Progress, Report, Request, check_space};
-use crate::checkpoint::{Checkpoint, Tensor};
+use crate::checkpoint::{Checkpoint, Stamp, Tensor};
 use crate::jnf::{
     CONVERSION_NAME, DENSE_FOLDER, EXPERT_DTYPE, ExpertLayer, FileEntry, LAYERS_FOLDER, LOCK_NAME,
     MANIFEST_FORMAT, MANIFEST_NAME, Manifest, ModelEntry, PARTIAL_SUFFIX, Sha256Hash, SourceEntry,

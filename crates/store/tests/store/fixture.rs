@@ -56,15 +56,7 @@ impl Fixture {
     }
 
     pub fn request(&self, out: &Path, pack: bool) -> Request<'_> {
-        Request {
-            checkpoint: &self.checkpoint,
-            experts: &self.map,
-            out: out.to_path_buf(),
-            layers: None,
-            pack,
-            tool: "tarfa test".into(),
-            threads: 2,
-        }
+        request(&self.checkpoint, &self.map, out, pack)
     }
 
     pub fn convert(&self, out: &Path, pack: bool, disk: &dyn Disk) -> Result<Report, ConvertError> {
@@ -79,7 +71,18 @@ impl Fixture {
     }
 }
 
-/// Every file below a folder.
+/// All layers, with two threads.
+pub fn request<'a>(
+    checkpoint: &'a Checkpoint,
+    experts: &'a ExpertMap,
+    out: &Path,
+    pack: bool,
+) -> Request<'a> {
+    let (out, tool) = (out.to_path_buf(), "tarfa test".into());
+    Request { checkpoint, experts, out, layers: None, pack, tool, threads: 2 }
+}
+
+/// Every file below a folder and its bytes, by relative path.
 pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_path_buf()];

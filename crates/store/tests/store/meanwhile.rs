@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use crate::faulty::Full;
-use crate::fixture::{SHARDS, Source, assert_same};
+use crate::mixed::{SHARDS, Source, assert_same};
 use store::convert::{ConvertError, Lock, RealDisk, convert};
 use store::jnf::{Store, StoreError};
 
 #[test]
 fn two_converters_exclude_each_other() {
-    let (folder, out) = (crate::fixture::folder(), crate::fixture::folder());
+    let (folder, out) = (crate::mixed::folder(), crate::mixed::folder());
     let source = Source::fixture(folder.path());
     let lock = Lock::take(out.path()).unwrap();
     let error = source.convert_on(&RealDisk, out.path(), false).unwrap_err();
@@ -25,7 +25,7 @@ fn two_converters_exclude_each_other() {
 
 #[test]
 fn a_lock_left_behind_locks_nobody_out() {
-    let (folder, out) = (crate::fixture::folder(), crate::fixture::folder());
+    let (folder, out) = (crate::mixed::folder(), crate::mixed::folder());
     fs::write(out.path().join("convert.lock"), "process 1").unwrap();
     Source::fixture(folder.path()).convert(out.path(), false);
     assert!(!out.path().join("convert.lock").exists());
@@ -34,8 +34,8 @@ fn a_lock_left_behind_locks_nobody_out() {
 /// Many threads want one store: each is refused, or finds it done; it is whole in the end.
 #[test]
 fn a_crowd_makes_one_store() {
-    let (folder, out) = (crate::fixture::folder(), crate::fixture::folder());
-    let alone = crate::fixture::folder();
+    let (folder, out) = (crate::mixed::folder(), crate::mixed::folder());
+    let alone = crate::mixed::folder();
     let source = Source::fixture(folder.path());
     source.convert(alone.path(), true);
     std::thread::scope(|scope| {
@@ -59,7 +59,7 @@ fn set_modified(path: &Path, seconds: u64) {
 #[test]
 fn a_source_that_changes_at_any_step_is_detected() {
     for change_at in 0..8 {
-        let (folder, out) = (crate::fixture::folder(), crate::fixture::folder());
+        let (folder, out) = (crate::mixed::folder(), crate::mixed::folder());
         let source = Source::fixture(folder.path());
         let mut calls = 0;
         let done = convert(&source.request(out.path(), false), &RealDisk, &mut |_| {
@@ -81,7 +81,7 @@ fn a_source_that_changes_at_any_step_is_detected() {
 
 #[test]
 fn a_source_that_changes_between_two_runs_is_detected() {
-    let (folder, out) = (crate::fixture::folder(), crate::fixture::folder());
+    let (folder, out) = (crate::mixed::folder(), crate::mixed::folder());
     let source = Source::fixture(folder.path());
     source.convert_layers(out.path(), 0..=0).unwrap();
     // same length, other weights
@@ -96,7 +96,7 @@ fn a_source_that_changes_between_two_runs_is_detected() {
 
 #[test]
 fn too_little_room_is_refused_before_a_weight_is_written() {
-    let (folder, out) = (crate::fixture::folder(), crate::fixture::folder());
+    let (folder, out) = (crate::mixed::folder(), crate::mixed::folder());
     let source = Source::fixture(folder.path());
     let free_bytes = 1_000_000;
     let error = source.convert_on(&Full(free_bytes), out.path(), false).unwrap_err();
@@ -110,7 +110,7 @@ fn too_little_room_is_refused_before_a_weight_is_written() {
 
 #[test]
 fn an_interruption_is_said_and_gone_on_from() {
-    let (folder, out) = (crate::fixture::folder(), crate::fixture::folder());
+    let (folder, out) = (crate::mixed::folder(), crate::mixed::folder());
     let source = Source::fixture(folder.path());
     let stop = &mut |_| ControlFlow::Break(());
     let error = convert(&source.request(out.path(), true), &RealDisk, stop).unwrap_err();
@@ -120,7 +120,7 @@ fn an_interruption_is_said_and_gone_on_from() {
 
 #[test]
 fn a_folder_of_something_else_is_left_alone() {
-    let (folder, out) = (crate::fixture::folder(), crate::fixture::folder());
+    let (folder, out) = (crate::mixed::folder(), crate::mixed::folder());
     let source = Source::fixture(folder.path());
     fs::write(out.path().join("thesis.tex"), "years").unwrap();
     let error = source.convert_on(&RealDisk, out.path(), false).unwrap_err();
@@ -133,7 +133,7 @@ fn a_folder_of_something_else_is_left_alone() {
 
 #[test]
 fn a_store_of_another_conversion_is_left_alone() {
-    let (folder, out) = (crate::fixture::folder(), crate::fixture::folder());
+    let (folder, out) = (crate::mixed::folder(), crate::mixed::folder());
     let source = Source::fixture(folder.path());
     source.convert(out.path(), false);
     let error = source.convert_on(&RealDisk, out.path(), true).unwrap_err();

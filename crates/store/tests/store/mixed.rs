@@ -12,6 +12,8 @@ use store::Checkpoint;
 use store::convert::{ConvertError, Disk, RealDisk, Report, Request, convert};
 use store::experts::{ExpertMap, ExpertShape};
 
+use crate::fixture::{files, request};
+
 /// What `manifest.json` says made the fixtures.
 pub const TOOL: &str = "tarfa fixture";
 pub const SHARDS: [&str; 2] =
@@ -120,15 +122,7 @@ impl Source {
     }
 
     pub fn request(&self, out: &Path, pack: bool) -> Request<'_> {
-        Request {
-            checkpoint: &self.checkpoint,
-            experts: &self.map,
-            out: out.to_path_buf(),
-            layers: None,
-            pack,
-            tool: TOOL.into(),
-            threads: 2,
-        }
+        Request { tool: TOOL.into(), ..request(&self.checkpoint, &self.map, out, pack) }
     }
 
     /// Converts on a given disk.
@@ -155,28 +149,9 @@ impl Source {
     }
 }
 
-/// Every file below a folder and its bytes, by relative path.
-pub fn snapshot(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    let mut folders = vec![root.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false => {
-                    let name = path.strip_prefix(root).unwrap().to_path_buf();
-                    files.insert(name, fs::read(path).unwrap());
-                }
-            }
-        }
-    }
-    files
-}
-
 /// The same files with the same bytes; names what differs instead of printing it.
 pub fn assert_same(found: &Path, expected: &Path, what: &str) {
-    let (found, expected) = (snapshot(found), snapshot(expected));
+    let (found, expected) = (files(found), files(expected));
     let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&found), names(&expected), "{what}: other files");
     for (name, bytes) in &expected {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::faulty::{EIO, ENOSPC, Failure, Faulty};
-use crate::fixture::{Source, assert_same};
+use crate::mixed::{Source, assert_same};
 use store::convert::ConvertError;
 use store::jnf::{Store, StoreError};
 use store::verify::verify_store;
@@ -24,14 +24,14 @@ fn check_left(source: &Source, out: &Path, what: &str) {
 }
 
 fn fail_everywhere(pack: bool, failure: fn(usize) -> Failure) {
-    let (folder, whole) = (crate::fixture::folder(), crate::fixture::folder());
+    let (folder, whole) = (crate::mixed::folder(), crate::mixed::folder());
     let source = Source::fixture(folder.path());
     let sound = Faulty::sound();
     source.convert_on(&sound, whole.path(), pack).unwrap();
     let operations = sound.operations();
     assert!(operations > 50, "only {operations} operations");
     for at in 0..operations {
-        let out = crate::fixture::folder();
+        let out = crate::mixed::folder();
         let (failure, what) = (failure(at), format!("{:?} at operation {at}", failure(at)));
         let disk = Faulty::new(at, failure);
         let error = source.convert_on(&disk, out.path(), pack).expect_err(&what);
@@ -63,9 +63,9 @@ fn a_power_failure_at_every_operation() {
 /// The names of the folders above the store are on the disk, too.
 #[test]
 fn a_finished_store_in_a_new_folder_survives_a_power_failure() {
-    let folder = crate::fixture::folder();
+    let folder = crate::mixed::folder();
     let source = Source::fixture(folder.path());
-    let out = crate::fixture::folder();
+    let out = crate::mixed::folder();
     let store = out.path().join("new/and/deeper");
     let disk = Faulty::sound();
     source.convert_on(&disk, &store, true).unwrap();
@@ -76,12 +76,12 @@ fn a_finished_store_in_a_new_folder_survives_a_power_failure() {
 /// Two failures in a row, the second one while going on.
 #[test]
 fn failures_while_going_on() {
-    let (folder, whole) = (crate::fixture::folder(), crate::fixture::folder());
+    let (folder, whole) = (crate::mixed::folder(), crate::mixed::folder());
     let source = Source::fixture(folder.path());
     let sound = Faulty::sound();
     source.convert_on(&sound, whole.path(), true).unwrap();
     for at in (0..sound.operations()).step_by(7) {
-        let out = crate::fixture::folder();
+        let out = crate::mixed::folder();
         let mut failures = 0;
         for next in [at, at / 2, at / 3, 9, 4] {
             let disk = Faulty::new(next, Failure::PowerLoss);
@@ -100,7 +100,7 @@ fn failures_while_going_on() {
 /// The harness can tell: a disk that says "synced" before anything is, is found out.
 #[test]
 fn the_harness_finds_what_was_not_synced() {
-    let folder = crate::fixture::folder();
+    let folder = crate::mixed::folder();
     let (partial, place) = (folder.path().join("a.partial"), folder.path().join("a"));
     let disk = Faulty::sound();
     use store::convert::Disk;
