@@ -1,7 +1,7 @@
 //! Every hash of the oracle, on every path: SIMD levels, threads, chunks, saved states, stores,
 //! budgets.
 
-mod common;
+mod weights;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use serde::Deserialize;
 use store::checkpoint::Checkpoint;
 use store::read::{Io, ReadOptions};
 
-use common::Weights;
+use weights::Weights;
 
 /// What the oracle printed for one prompt.
 #[derive(Deserialize)]

@@ -1,11 +1,10 @@
 //! The tiers cannot change a bit: every budget, backend and fault gives the hashes of the mapped
 //! model, or a typed error.
 
-mod common;
+mod weights;
 
 use std::sync::Arc;
 
-use common::{Weights, folder};
 use engine::counters::PhaseCounters;
 use engine::index::TokenId;
 use engine::model::{Logits, Model, ModelError, Source, State};
@@ -16,6 +15,7 @@ use numerics::{Cpu, SimdLevel};
 use store::checkpoint::Checkpoint;
 use store::experts::{Digests, Encoding};
 use store::read::{Fault, Injection, Io, ReadError, ReadOptions};
+use weights::{Weights, folder};
 
 fn cpu() -> Cpu {
     Cpu::new(SimdLevel::detect(), 2).unwrap()

@@ -1,5 +1,6 @@
 //! Experts as slices of mapped files: the system's page cache is the only tier.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numerics::Cpu;
@@ -13,27 +14,28 @@ use crate::index::{ExpertIdx, LayerIdx};
 /// Which experts this process has checked: each once, when it is first used.
 #[derive(Debug)]
 pub(super) struct Mapped {
+    map: Arc<ExpertMap>,
+    digests: Arc<Digests>,
     checked: Vec<Vec<AtomicBool>>,
 }
 
 impl Mapped {
-    pub(super) fn new(map: &ExpertMap) -> Mapped {
+    pub(super) fn new(map: Arc<ExpertMap>, digests: Arc<Digests>) -> Mapped {
         let row = |l: usize| (0..map.expert_count(l as u32)).map(|_| AtomicBool::new(false));
-        Mapped { checked: (0..map.layer_count()).map(|l| row(l).collect()).collect() }
+        let checked = (0..map.layer_count()).map(|l| row(l).collect()).collect();
+        Mapped { map, digests, checked }
     }
 
     /// All of a layer's experts, at once.
     pub(super) fn serve(
         &self,
         cpu: &Cpu,
-        map: &ExpertMap,
-        digests: &Digests,
         layer: LayerIdx,
         experts: &[ExpertIdx],
         counters: &mut TierCounters,
     ) -> Result<Vec<Ready>, TierError> {
-        let l = layer.0 as u32;
-        self.check_new(cpu, map, digests, layer, experts, counters)?;
+        let (map, l) = (&self.map, layer.0 as u32);
+        self.check_new(cpu, layer, experts, counters)?;
         counters.steps += 1;
         counters.steps_without_miss += 1;
         counters.mapped_experts += experts.len() as u64;
@@ -46,13 +48,11 @@ impl Mapped {
     fn check_new(
         &self,
         cpu: &Cpu,
-        map: &ExpertMap,
-        digests: &Digests,
         layer: LayerIdx,
         experts: &[ExpertIdx],
         counters: &mut TierCounters,
     ) -> Result<(), TierError> {
-        let flags = &self.checked[layer.0];
+        let (map, flags) = (&self.map, &self.checked[layer.0]);
         let new = |e: &&ExpertIdx| !flags[e.0 as usize].load(Ordering::Relaxed);
         let blocks = experts.iter().filter(new).flat_map(|e| map.blocks(layer.0 as u32, e.0));
         let mut sums: Vec<(&Block, u128)> = blocks.map(|block| (block, 0)).collect();
@@ -61,7 +61,7 @@ impl Mapped {
         }
         cpu.each_mut(&mut sums, |(block, sum)| *sum = checksum(block.id, &slice(map, block)));
         for (block, found) in sums {
-            match check_block(map, digests, block, &slice(map, block), found)? {
+            match check_block(map, &self.digests, block, &slice(map, block), found)? {
                 Known::Manifest => counters.blocks_manifest += 1,
                 Known::FirstSeen => counters.blocks_first_seen += 1,
                 Known::New => counters.blocks_new += 1,

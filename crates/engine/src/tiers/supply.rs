@@ -87,7 +87,7 @@ impl Tiers {
         heat: Option<&Heat>,
     ) -> Result<Tiers, TierError> {
         let kind = match placement {
-            Placement::Mapped => Kind::Mapped(Mapped::new(&map)),
+            Placement::Mapped => Kind::Mapped(Mapped::new(map.clone(), digests.clone())),
             Placement::Cached { slots, staging, ahead, policy, read } => {
                 let (slot_bytes, slot_count) = (map.slot_bytes(), slots + (*staging).max(1));
                 let arena = Arena::new(slot_bytes, slot_count)
@@ -274,8 +274,7 @@ impl Supply<'_> {
             Wave::Mapped { experts, .. } if experts.is_empty() => Ok(None),
             Wave::Mapped { mapped, experts } => {
                 let experts = std::mem::take(experts);
-                let (map, digests) = (&self.tiers.map, &self.tiers.digests);
-                mapped.serve(cpu, map, digests, self.layer, &experts, counters).map(Some)
+                mapped.serve(cpu, self.layer, &experts, counters).map(Some)
             }
             Wave::Cached { cached, request } => {
                 let next = cached.next(request, counters);
