@@ -86,6 +86,14 @@ def dense_bytes(model):
     return index["metadata"]["total_size"] - shape.LAYERS * shape.EXPERTS * shape.expert_bytes()
 
 
+def expert_bytes(store):
+    """Bytes of one expert as tarfa reads it: of a packed store the mean of what it holds."""
+    if store is None:
+        return shape.expert_bytes()
+    files = [path for path in (store / "layers").rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files) // (shape.LAYERS * shape.EXPERTS)
+
+
 class Bench:
     """One checkpoint under one memory limit."""
 
@@ -95,11 +103,13 @@ class Bench:
         self.model = args.peers_dir / name / "hf"
         self.gguf = args.peers_dir / name / "model-bf16.gguf"
         self.dense = dense_bytes(self.model)
+        self.tarfa_model = args.store or self.model
         self.budget = args.budget or (
             args.limit - self.dense - TARFA_RESERVE_BYTES - BUDGET_MARGIN_BYTES
         )
+        self.expert_bytes = expert_bytes(args.store)
         # What an LRU could hold in the same memory: everything beside the other weights.
-        self.slots_of_memory = (args.limit - self.dense) // shape.expert_bytes()
+        self.slots_of_memory = (args.limit - self.dense) // self.expert_bytes
 
     def tier_options(self, budget):
         return ["--ram-budget", str(budget), "--no-heat", *shlex.split(self.args.tarfa_options)]
@@ -115,7 +125,7 @@ class Bench:
         else:
             options = [*self.tier_options(self.budget), "--record-trace", str(trace)]
             command = group.command(shlex.split(self.args.tarfa))
-            peer = TarfaPeer(command, self.model, self.args.threads, options)
+            peer = TarfaPeer(command, self.tarfa_model, self.args.threads, options)
         track = Track(peer, group)
         before = {"process_bytes": 0, "drive_bytes": drive_before, "major_faults": 0}
         unknown = {"foreign": 0.0, "stolen": 0.0}
@@ -174,7 +184,7 @@ class Bench:
 
     def simulate_one(self, trace, slots):
         command = [*shlex.split(self.args.tarfa), "sim", "--trace", str(trace), "--policy", "all"]
-        command += ["--ram", str(slots * shape.expert_bytes()), "--no-curve", "--json"]
+        command += ["--ram", str(slots * self.expert_bytes), "--no-curve", "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return json.loads(done.stdout)
 
@@ -184,7 +194,7 @@ class Bench:
         The last generated token is not decoded, hence one more.
         """
         prompt = ",".join(map(str, shape.token_ids(PROMPT_TOKENS, seed=100)))
-        command = [*shlex.split(self.args.tarfa), "run", "--model", str(self.model)]
+        command = [*shlex.split(self.args.tarfa), "run", "--model", str(self.tarfa_model)]
         command += ["--ids", prompt, "--max-tokens", str(tokens + 1), "--ignore-eos", "--json"]
         command += ["--temperature", str(TEMPERATURE_ANY), "--seed", "1"]
         command += ["--threads", str(self.args.threads), *options]
@@ -301,6 +311,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--checkpoint", action="append",
                         help="folder below PEERS_DIR; may be repeated [model, model_spread]")
+    parser.add_argument("--store", type=Path,
+                        help="tarfa reads this store, made from the one --checkpoint")
     parser.add_argument("--limit", type=float, default=4.1e9, help="bytes for each peer")
     parser.add_argument("--budget", type=float,
                         help="tarfa --ram-budget [what its own rules allow below the limit]")
