@@ -1,5 +1,6 @@
 //! Chores of the workspace: `cargo xtask <command>`.
 
+mod ptx;
 mod tidy;
 mod verify_elementary;
 
@@ -13,6 +14,7 @@ usage: cargo xtask <command>
 
 commands:
   tidy                     check the house rules (CONTRIBUTING.md); exit code 1 on a violation
+  ptx [--check]            compile the CUDA kernels to the PTX that the program carries
   verify-elementary [...]  sweep the elementary functions against higher precision
   --help                   print this";
 
@@ -20,8 +22,9 @@ fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let (command, rest) = arguments.split_first().context(USAGE)?;
     match (command.as_str(), rest) {
-        ("tidy", []) if tidy::run(&workspace_root()?)? => Ok(ExitCode::SUCCESS),
-        ("tidy", []) => Ok(ExitCode::FAILURE),
+        ("tidy", []) => done(tidy::run(&workspace_root()?)?),
+        ("ptx", []) => done(ptx::run(&workspace_root()?, false)?),
+        ("ptx", [check]) if check == "--check" => done(ptx::run(&workspace_root()?, true)?),
         ("verify-elementary", rest) => verify_elementary::run(rest).map(|()| ExitCode::SUCCESS),
         ("--help" | "-h" | "help", []) => {
             println!("{USAGE}");
@@ -29,6 +32,10 @@ fn main() -> Result<ExitCode> {
         }
         _ => bail!("unknown arguments: {}\n{USAGE}", arguments.join(" ")),
     }
+}
+
+fn done(good: bool) -> Result<ExitCode> {
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The folder above this package, as cargo names it at run time, else the current folder.

@@ -62,7 +62,7 @@ impl Figures {
             decode: speed(&answer.decode),
             bytes_per_token: (decoded.tokens > 0)
                 .then(|| Tiers { memory: memory(), file: per_token(decoded.tiers.file_bytes) }),
-            placement: tiers.describe(),
+            placement: source.model.placement(),
             weights: Checked::of(tiers),
         }
     }

@@ -7,6 +7,7 @@ use engine::generate::CHUNK_DEFAULT;
 use engine::generate::sampler::SamplingParams;
 use engine::index::TokenId;
 use engine::limits::{parse_bandwidth, parse_size};
+use numerics::cuda::{Gpu, GpuError, Wide};
 use numerics::{Cpu, SimdLevel};
 
 /// Which checkpoint.
@@ -29,6 +30,14 @@ pub struct MachineArgs {
     #[arg(long, value_name = "N", default_value_t = CHUNK_DEFAULT, value_parser = at_least_one)]
     pub chunk: usize,
 
+    /// Where to compute: cpu, or a GPU as in cuda:0; no effect on any bit
+    #[arg(long, value_name = "DEVICE", value_parser = device, default_value = "cpu")]
+    pub device: Device,
+
+    /// What carries wide sums on a GPU, for tests [default: what it is good at]
+    #[arg(long, value_name = "HOW", hide = true)]
+    pub wide: Option<WideArg>,
+
     /// Instruction set to use, for tests
     #[arg(long, value_name = "LEVEL", hide = true)]
     pub simd: Option<Simd>,
@@ -43,6 +52,51 @@ impl MachineArgs {
         let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
         let level = self.simd.map_or_else(SimdLevel::detect, SimdLevel::from);
         Ok(Cpu::new(level, self.threads.unwrap_or_else(cores))?)
+    }
+
+    /// The GPU as asked for; `None` for the processor.
+    ///
+    /// # Errors
+    /// No driver, no such device, one that cannot be used.
+    pub fn gpu(&self) -> Result<Option<Gpu>, GpuError> {
+        match self.device {
+            Device::Cpu => Ok(None),
+            Device::Cuda(number) => Gpu::open(number, self.wide.map(Wide::from)).map(Some),
+        }
+    }
+}
+
+/// Where to compute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Device {
+    Cpu,
+    /// A GPU by its number.
+    Cuda(usize),
+}
+
+fn device(text: &str) -> Result<Device, String> {
+    let expected = || format!("{text:?} is no device: expected cpu or cuda:N, as in cuda:0");
+    match text.split_once(':') {
+        None if text == "cpu" => Ok(Device::Cpu),
+        None if text == "cuda" => Ok(Device::Cuda(0)),
+        Some(("cuda", number)) => number.parse().map(Device::Cuda).map_err(|_| expected()),
+        _ => Err(expected()),
+    }
+}
+
+/// What carries wide sums on a GPU.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum WideArg {
+    F64,
+    Pair,
+}
+
+impl From<WideArg> for Wide {
+    fn from(wide: WideArg) -> Wide {
+        match wide {
+            WideArg::F64 => Wide::F64,
+            WideArg::Pair => Wide::Pair,
+        }
     }
 }
 

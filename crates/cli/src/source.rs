@@ -37,7 +37,7 @@ impl Source {
     /// A folder that is no checkpoint, one that cannot be run, a machine that is not there.
     pub fn open(which: &ModelArgs, machine: &MachineArgs, tiers: &TierArgs) -> Result<Source> {
         let started = Instant::now();
-        let cpu = machine.cpu()?;
+        let (cpu, gpu) = (machine.cpu()?, machine.gpu()?);
         let Weights { mut checkpoint, shape, map, digests, sidecar } =
             Weights::open(which.model.as_deref())?;
         let placement = tiers.placement(&checkpoint, &map, shape)?;
@@ -59,7 +59,11 @@ impl Source {
             placement,
             heat,
         };
-        let model = Arc::new(Model::open(source, cpu)?);
+        let mut model = Model::open(source, cpu)?;
+        if let Some(gpu) = gpu {
+            model.move_to(gpu, tiers.vram(), tiers.policy)?;
+        }
+        let model = Arc::new(model);
         prepare(tiers, &model)?;
         let load_seconds = started.elapsed().as_secs_f64();
         Ok(Source { checkpoint, model, load_seconds, keeper, drive })

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use engine::limits::{Wish, fit, limits};
-use engine::model::Model;
+use engine::model::{Model, VramWish};
 use engine::tiers::heat::{self, Heat, Loaded, heat_path};
 use engine::tiers::policy::Policy;
 use engine::tiers::trace::{Header, TraceWriter};
@@ -32,6 +32,14 @@ pub struct TierArgs {
     /// Read every expert into RAM first, and leave the file alone afterwards
     #[arg(long, conflicts_with = "ram_budget")]
     pub resident_experts: bool,
+
+    /// Use at most this much memory of the GPU, as in 12GiB [default: what is free]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub vram_budget: Option<u64>,
+
+    /// Experts that stay in the GPU's memory, for tests
+    #[arg(long, value_name = "N", hide = true, conflicts_with = "vram_budget")]
+    pub vram_slots: Option<usize>,
 
     /// How to read the file
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
@@ -82,6 +90,15 @@ const STAGING_BYTES: u64 = 192 << 20;
 const STAGING_SLOTS: (u64, u64) = (4, 64);
 
 impl TierArgs {
+    /// How much of a GPU's memory experts may take.
+    pub fn vram(&self) -> VramWish {
+        match (self.vram_budget, self.vram_slots) {
+            (Some(bytes), _) => VramWish::Bytes(bytes),
+            (None, Some(slots)) => VramWish::Slots(slots),
+            (None, None) => VramWish::Free,
+        }
+    }
+
     /// What to do with the experts of a checkpoint on this machine.
     ///
     /// # Errors

@@ -50,6 +50,11 @@ counters! {
         /// Experts served from a mapped file, whose pages the system keeps or reads.
         mapped_experts: u64,
         mapped_bytes: u64,
+        /// Experts that were in the memory of a GPU.
+        vram_experts: u64,
+        vram_bytes: u64,
+        /// Experts that left it for others.
+        vram_evicted: u64,
         /// Experts that were in memory when asked for, those read ahead counted apart.
         ram_experts: u64,
         ram_bytes: u64,

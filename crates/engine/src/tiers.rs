@@ -9,6 +9,7 @@ pub mod planner;
 pub mod policy;
 mod supply;
 pub mod trace;
+pub mod vram;
 
 pub use supply::{Placement, Ready, Supply, TierError, Tiers};
 

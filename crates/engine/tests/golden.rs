@@ -195,7 +195,7 @@ fn a_saved_state_goes_on_with_the_same_bits() {
     for (token, hash) in case.tokens.iter().zip(&case.logits_sha256) {
         assert_eq!(&logits_sha256(&logits), hash);
         let model = session.model().clone();
-        session.state().save(model.description(), model.fingerprint(), &file).expect("saves");
+        session.state().save(&model, &file).expect("saves");
         let model = fresh();
         let state = State::load(model.description(), model.fingerprint(), &file).expect("loads");
         session = Session::resume(model, state, 4);

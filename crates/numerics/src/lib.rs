@@ -6,6 +6,7 @@
 
 pub mod bound;
 pub mod cpu;
+pub mod cuda;
 pub mod elementary;
 pub mod exact;
 pub mod op;

@@ -76,6 +76,16 @@ pub const NUMERICS_INFRASTRUCTURE: &[(&str, &str)] = &[
     ("lanes_avx2", "the same lanes on AVX2"),
     ("lanes_avx512", "the same lanes on AVX-512"),
     ("threads", "the worker pool"),
+    ("error", "what can go wrong with a GPU"),
+    ("experts", "a token's experts: projections by another name"),
+    ("kernels", "the PTX and how it is launched"),
+    ("matrix", "projections in device memory"),
+    ("memory", "device memory and copies"),
+    ("probe", "ceilings of a GPU"),
+    ("product", "projections of many tokens: op/linear.rs"),
+    ("recording", "launches that are queued again"),
+    ("router", "the choice of experts, which the engine makes on a CPU"),
+    ("streams", "copies beside the computing"),
 ];
 
 /// Variants that carry prose instead of facts: the first nowhere, the others in no error.

@@ -97,8 +97,7 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     check_room(&source, first + prompt.len() + args.generate.saturating_sub(1))?;
     let (rows, answer) = compute(&mut session, &prompt, args.generate)?;
     if let Some(path) = &args.state_out {
-        let (d, fingerprint) = (source.model.description(), source.model.fingerprint());
-        session.state().save(d, fingerprint, path)?;
+        session.state().save(&source.model, path)?;
     }
     source.finish()?;
     let tokenizer = source::tokenizer(&source.checkpoint)?;

@@ -35,6 +35,15 @@ pub enum ModelError {
     #[error(transparent)]
     Tier(#[from] crate::tiers::TierError),
 
+    #[error(transparent)]
+    Gpu(#[from] numerics::cuda::GpuError),
+
+    #[error(
+        "{found_bytes} bytes of GPU memory cannot hold the dense weights ({dense_bytes} bytes) and \
+             the experts that are in use: --vram-budget {needed_bytes} would do"
+    )]
+    VramBudget { needed_bytes: u64, found_bytes: u64, dense_bytes: u64 },
+
     #[error(
         "layer {layer}, {projection} of expert {expert}: the store holds {found:?}, config.json \
              says {expected:?}; convert the checkpoint again"
@@ -84,6 +93,9 @@ pub enum ModelError {
 /// Why a saved state cannot be used or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
+    #[error(transparent)]
+    Gpu(#[from] numerics::cuda::GpuError),
+
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
 

@@ -1,28 +1,18 @@
 //! The forward pass, in the order of NUMERICS.md.
 
 use half::bf16;
-use numerics::op::linear::{Output, Prepared};
+use numerics::op::linear::Prepared;
 use numerics::op::rope::Angles;
 
 use super::error::ModelError;
+use super::head::Logits;
 use super::load::{FeedForwardLayer, Layer, MixerLayer};
 use super::network::Model;
-use super::rows::{Place, Projection, add};
+use super::rows::{Place, add};
 use super::state::{LayerState, State};
 use crate::counters::PhaseCounters;
 use crate::index::{ExpertIdx, LayerIdx, TokenId};
 use crate::tiers::Phase;
-
-/// Which positions of a chunk get logits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Logits {
-    /// None: a chunk in the middle of a prompt.
-    None,
-    /// The last one.
-    Last,
-    /// Every one, in order.
-    All,
-}
 
 impl Model {
     /// Runs a chunk of a sequence through all layers.
@@ -42,29 +32,41 @@ impl Model {
         counters: &mut PhaseCounters,
     ) -> Result<Vec<f32>, ModelError> {
         self.check(state, ids)?;
-        self.cpu.enter(|| {
-            let mut h = Vec::with_capacity(ids.len() * self.description.hidden);
-            for id in ids {
-                h.extend(self.embedding.row(id.0 as usize)?);
-            }
-            let first = state.positions;
-            let angles: Vec<Angles> = (first..first + ids.len())
-                .map(|position| Angles::at(position, &self.frequencies))
-                .collect();
-            let phase = if ids.len() == 1 { Phase::Decode } else { Phase::Prefill };
-            self.tiers.begin_pass(phase, ids.len() as u64);
-            for (i, layer) in self.layers.iter().enumerate() {
-                let at = Place { cpu: &self.cpu, layer: Some(LayerIdx(i)) };
-                self.layer(at, layer, &mut state.layers[i], &angles, &mut h, counters)?;
-            }
-            self.tiers.end_pass()?;
-            // Before anything leaves that came from a file which is another one by now.
-            self.watch.check()?;
-            state.positions += ids.len();
-            counters.tokens += ids.len() as u64;
-            counters.passes += 1;
-            self.logits(h, logits, counters)
-        })
+        let phase = if ids.len() == 1 { Phase::Decode } else { Phase::Prefill };
+        self.tiers.begin_pass(phase, ids.len() as u64);
+        let out = match &self.gpu {
+            Some(gpu) => gpu.forward(self, state, ids, logits, counters)?,
+            None => self.cpu.enter(|| self.forward_here(state, ids, logits, counters))?,
+        };
+        self.tiers.end_pass()?;
+        // Before anything leaves that came from a file which is another one by now.
+        self.watch.check()?;
+        state.positions += ids.len();
+        counters.tokens += ids.len() as u64;
+        counters.passes += 1;
+        Ok(out)
+    }
+
+    fn forward_here(
+        &self,
+        state: &mut State,
+        ids: &[TokenId],
+        logits: Logits,
+        counters: &mut PhaseCounters,
+    ) -> Result<Vec<f32>, ModelError> {
+        let mut h = Vec::with_capacity(ids.len() * self.description.hidden);
+        for id in ids {
+            h.extend(self.embedding.row(id.0 as usize)?);
+        }
+        let first = state.positions;
+        let angles: Vec<Angles> = (first..first + ids.len())
+            .map(|position| Angles::at(position, &self.frequencies))
+            .collect();
+        for (i, layer) in self.layers.iter().enumerate() {
+            let at = Place { cpu: &self.cpu, layer: Some(LayerIdx(i)) };
+            self.layer(at, layer, &mut state.layers[i], &angles, &mut h, counters)?;
+        }
+        self.logits(h, logits, counters)
     }
 
     fn layer(
@@ -120,27 +122,5 @@ impl Model {
         let (d, at) = (&self.description, Place { layer: Some(next), ..at });
         let x = at.norm("a guess", h, &layer.post_norm, d.eps).ok()?;
         Some((next, experts.guess(at, &Prepared::new(at.cpu, x, d.hidden))?))
-    }
-
-    fn logits(
-        &self,
-        h: Vec<bf16>,
-        which: Logits,
-        counters: &mut PhaseCounters,
-    ) -> Result<Vec<f32>, ModelError> {
-        let hidden = self.description.hidden;
-        let h = match which {
-            Logits::None => return Ok(Vec::new()),
-            Logits::Last => &h[h.len() - hidden..],
-            Logits::All => &h[..],
-        };
-        let at = Place { cpu: &self.cpu, layer: None };
-        let x = at.norm("model.norm", h, &self.norm, self.description.eps)?;
-        let input = &Prepared::new(&self.cpu, x, hidden);
-        let mut out = vec![0.0f32; input.tokens() * self.description.vocab];
-        let output = Output::F32(&mut out);
-        at.project(vec![Projection { weight: &self.head, input, tokens: None, output }])?;
-        counters.dense_bytes += self.head.bytes();
-        Ok(out)
     }
 }

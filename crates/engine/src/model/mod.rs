@@ -6,6 +6,8 @@ mod delta_net;
 mod error;
 mod experts;
 mod forward;
+mod gpu;
+mod head;
 mod json;
 mod load;
 mod mlp;
@@ -18,6 +20,7 @@ mod weight;
 
 pub use config::{DeltaNet, Description, Family, FeedForward, Mixer, Moe, known_families};
 pub use error::{ConfigError, ModelError, StateError};
-pub use forward::Logits;
+pub use gpu::VramWish;
+pub use head::Logits;
 pub use network::{Model, Source};
 pub use state::State;

@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use numerics::Cpu;
+use numerics::cuda::{Gpu, GpuError};
 use numerics::op::rope::inverse_frequencies;
 use store::checkpoint::{Checkpoint, Watch};
 use store::experts::{Digests, ExpertMap};
 
 use super::config::Description;
 use super::error::ModelError;
+use super::gpu::{GpuModel, VramWish};
 use super::load::{Layer, Loader};
 use super::state::State;
 use super::weight::Weight;
 use crate::index::{LayerIdx, TokenId};
 use crate::tiers::heat::Heat;
+use crate::tiers::policy::Policy;
 use crate::tiers::{Placement, Shape, Tiers};
 
 /// What a model is made from.
@@ -43,6 +46,7 @@ pub struct Model {
     pub(super) frequencies: Vec<f32>,
     pub(super) tiers: Tiers,
     pub(super) watch: Watch,
+    pub(super) gpu: Option<Box<GpuModel>>,
 }
 
 impl Model {
@@ -91,7 +95,39 @@ impl Model {
             cpu,
             tiers,
             watch,
+            gpu: None,
         })
+    }
+
+    /// Copies the dense weights to a GPU, which computes from here on.
+    ///
+    /// # Errors
+    /// Too little memory there for them and the experts in use.
+    pub fn move_to(&mut self, gpu: Gpu, wish: VramWish, policy: Policy) -> Result<(), ModelError> {
+        self.gpu = Some(Box::new(GpuModel::upload(self, gpu, wish, policy)?));
+        Ok(())
+    }
+
+    /// The GPU that it runs on.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.gpu.as_ref().map(|gpu| gpu.gpu())
+    }
+
+    /// Where the experts are, for people.
+    pub fn placement(&self) -> String {
+        let tiers = self.tiers.describe();
+        match &self.gpu {
+            Some(gpu) => format!("{}; {tiers}", gpu.describe(self.tiers.shape().total())),
+            None => tiers,
+        }
+    }
+
+    /// A copy of a session's memory, on the host.
+    ///
+    /// # Errors
+    /// A GPU that was lost.
+    pub(super) fn state_on_host(&self, state: &State) -> Result<Option<State>, GpuError> {
+        self.gpu.as_ref().map(|gpu| gpu.to_host(self, state)).transpose()
     }
 
     /// The experts of a checkpoint where they lie, without a model on it.

@@ -24,6 +24,13 @@ pub(super) struct Group {
     pub(super) rows: Vec<u32>,
 }
 
+impl Group {
+    /// The choices of its tokens, `token * top_k + slot`, in the order of the tokens.
+    pub(super) fn choices(&self) -> &[usize] {
+        &self.choices
+    }
+}
+
 impl Routing {
     /// The largest logits win, ties to the lower id; softmax over them (or over all).
     pub(super) fn choose(&mut self, cpu: &Cpu, moe: Moe, logits: &[f32]) -> Option<()> {

@@ -9,6 +9,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use super::config::Description;
 use super::error::StateError;
+use super::network::Model;
 use super::state::{LayerState, State};
 
 /// Version of this layout.
@@ -23,11 +24,18 @@ struct Part {
 }
 
 impl State {
-    /// Writes the state; `fingerprint` identifies the checkpoint it belongs to.
+    /// Writes the state of a session on `model`.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn save(&self, d: &Description, fingerprint: &str, path: &Path) -> Result<(), StateError> {
+    pub fn save(&self, model: &Model, path: &Path) -> Result<(), StateError> {
+        match model.state_on_host(self)? {
+            Some(copy) => copy.write(&model.description, model.fingerprint(), path),
+            None => self.write(&model.description, model.fingerprint(), path),
+        }
+    }
+
+    fn write(&self, d: &Description, fingerprint: &str, path: &Path) -> Result<(), StateError> {
         let mut parts = Vec::new();
         for (i, layer) in self.layers.iter().enumerate() {
             parts.extend(layer_parts(d, i, layer, self.positions));
@@ -101,6 +109,7 @@ fn layer_parts(d: &Description, i: usize, layer: &LayerState, positions: usize) 
                 bytes: bytemuck::cast_slice(&state.memory).to_vec(),
             },
         ],
+        LayerState::Gpu(_) => unreachable!("a copy on the host is written"),
     }
 }
 
@@ -163,6 +172,7 @@ impl Reader<'_> {
                 let bytes = self.tensor(&memory, Dtype::F32, &[state.memory.len()])?;
                 state.memory = bytemuck::pod_collect_to_vec(bytes);
             }
+            LayerState::Gpu(_) => unreachable!("a new state is on the host"),
         }
         Ok(())
     }

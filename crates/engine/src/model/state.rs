@@ -4,18 +4,21 @@ use half::bf16;
 use numerics::op::attention::KeyValues;
 
 use super::config::{Description, Mixer};
+use super::gpu::{GpuLayerState, TokenPlan};
 
 /// The state of a sequence: positions seen, and each layer's memory of them.
-#[derive(Clone)]
 pub struct State {
     pub(super) positions: usize,
     pub(super) layers: Vec<LayerState>,
+    /// How the next token runs on a GPU, if that was recorded.
+    pub(super) plan: Option<Box<TokenPlan>>,
 }
 
-#[derive(Clone)]
 pub(super) enum LayerState {
     Attention(KeyValues),
     DeltaNet(DeltaState),
+    /// Either of them on a GPU.
+    Gpu(GpuLayerState),
 }
 
 /// A delta-net layer's memory.
@@ -40,7 +43,7 @@ impl State {
                 })
             }
         });
-        State { positions: 0, layers: layers.collect() }
+        State { positions: 0, layers: layers.collect(), plan: None }
     }
 
     /// Tokens seen.

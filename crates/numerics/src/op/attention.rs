@@ -78,11 +78,13 @@ impl KeyValues {
         &self.heads[g]
     }
 
-    pub(crate) fn head_count(&self) -> usize {
+    /// Heads of keys and values.
+    pub fn head_count(&self) -> usize {
         self.heads.len()
     }
 
-    pub(crate) fn head_dim(&self) -> usize {
+    /// Width of a head.
+    pub fn head_dim(&self) -> usize {
         self.head_dim
     }
 

@@ -30,6 +30,11 @@ impl Taps {
         Taps { weights: transposed, channels }
     }
 
+    /// `[taps, channels]`.
+    pub fn weights(&self) -> &[f32] {
+        &self.weights
+    }
+
     /// How many inputs each output sees.
     pub fn count(&self) -> usize {
         self.weights.len() / self.channels

@@ -68,6 +68,16 @@ impl Angles {
             sin: inverse.iter().map(|i| widen(store(sin32(angle(i))))).collect(),
         }
     }
+
+    /// The cosines, which are bf16 values, `[rotated / 2]`.
+    pub fn cosines(&self) -> impl Iterator<Item = bf16> {
+        self.cos.iter().map(|v| store(*v))
+    }
+
+    /// The sines, likewise.
+    pub fn sines(&self) -> impl Iterator<Item = bf16> {
+        self.sin.iter().map(|v| store(*v))
+    }
 }
 
 /// Rotates one head in place: `a' = store(a*c - b*s)`, `b' = store(b*c + a*s)`.

@@ -1,0 +1,128 @@
+//! A GPU cannot change a bit: every budget of its memory, accumulator, chunk and encoding gives the
+//! logits of the processor. Skipped, saying so, where there is no GPU; .ci/run emulates one.
+
+mod weights;
+
+use engine::counters::PhaseCounters;
+use engine::index::TokenId;
+use engine::model::{Logits, Model, ModelError, State, VramWish};
+use engine::tiers::Placement;
+use engine::tiers::policy::Policy;
+use numerics::cuda::{Gpu, GpuError, Wide};
+use numerics::{Cpu, SimdLevel};
+use store::experts::Encoding;
+use weights::Weights;
+
+fn cpu() -> Cpu {
+    Cpu::new(SimdLevel::detect(), 2).unwrap()
+}
+
+/// The first GPU; `None`, said aloud, where there is none.
+fn gpu(wide: Option<Wide>) -> Option<Gpu> {
+    match Gpu::open(0, wide) {
+        Ok(gpu) => Some(gpu),
+        Err(GpuError::NoDriver | GpuError::NoDevice) => {
+            eprintln!("skipped: no GPU here");
+            None
+        }
+        Err(other) => panic!("a GPU that cannot be used: {other}"),
+    }
+}
+
+/// A prompt in two chunks, then tokens one by one, with and without all logits: their bits.
+fn logits(model: &Model) -> Result<Vec<u32>, ModelError> {
+    let ids: Vec<TokenId> = (0..10).map(|i| TokenId(i * 7 % 60 + 1)).collect();
+    let mut state = State::new(model.description());
+    let mut counters = PhaseCounters::default();
+    let mut all = Vec::new();
+    let mut run = |ids: &[TokenId], which| {
+        let values = model.forward(&mut state, ids, which, &mut counters)?;
+        all.extend(values.into_iter().map(f32::to_bits));
+        Ok::<(), ModelError>(())
+    };
+    run(&ids[..5], Logits::All)?;
+    run(&ids[5..7], Logits::Last)?;
+    run(&ids[7..8], Logits::All)?;
+    ids[8..].iter().try_for_each(|id| run(&[*id], Logits::Last))?;
+    Ok(all)
+}
+
+fn check(name: &str) {
+    let in_place = Weights::in_place(name);
+    let expected = logits(&in_place.open(cpu(), Placement::Mapped, None)).unwrap();
+    every_budget(name, &in_place, &expected);
+    let out = tempfile::tempdir().unwrap();
+    let store = in_place.store(true, out.path());
+    assert!(store.map.all().any(|b| b.encoding == Encoding::Packed), "{name}: packed blocks");
+    every_budget(&format!("{name}, packed"), &store, &expected);
+}
+
+fn every_budget(name: &str, weights: &Weights, expected: &[u32]) {
+    let shape = weights.open(cpu(), Placement::Mapped, None).tiers().shape();
+    for (slots, wide) in [
+        (0, Wide::F64),
+        (shape.token_working_set() * 2, Wide::Pair),
+        (shape.total(), if name.ends_with("packed") { Wide::F64 } else { Wide::Pair }),
+    ] {
+        let Some(gpu) = gpu(Some(wide)) else { return };
+        let mut model = weights.open(cpu(), Placement::Mapped, None);
+        model.move_to(gpu, VramWish::Slots(slots), Policy::default()).expect("room for them");
+        let found = logits(&model).expect("an answer");
+        assert!(found == expected, "{name}, {slots} slots, {wide:?}: other bits");
+    }
+}
+
+#[test]
+fn a_gpu_changes_no_bit_of_tiny_moe() {
+    check("tiny-moe");
+}
+
+#[test]
+fn a_gpu_changes_no_bit_of_qwen3_5_moe_text() {
+    check("golden/qwen3_5_moe-text");
+}
+
+#[test]
+fn a_gpu_changes_no_bit_of_qwen3_5_moe_vl() {
+    check("golden/qwen3_5_moe-vl");
+}
+
+#[test]
+fn a_gpu_changes_no_bit_of_qwen3_moe() {
+    check("golden/qwen3_moe");
+}
+
+#[test]
+fn a_budget_that_cannot_do_is_refused_with_the_one_that_would() {
+    let weights = Weights::in_place("tiny-moe");
+    let Some(small) = gpu(None) else { return };
+    let mut model = weights.open(cpu(), Placement::Mapped, None);
+    let refused = model.move_to(small, VramWish::Bytes(1 << 20), Policy::default());
+    let Err(ModelError::VramBudget { needed_bytes, .. }) = refused else {
+        panic!("a budget of 1 MiB was taken")
+    };
+    let Some(gpu) = gpu(None) else { return };
+    model.move_to(gpu, VramWish::Bytes(needed_bytes), Policy::default()).expect("what was named");
+    logits(&model).expect("an answer");
+}
+
+#[test]
+fn a_session_on_a_gpu_goes_on_from_a_file() {
+    let weights = Weights::in_place("golden/qwen3_5_moe-text");
+    let Some(gpu) = gpu(None) else { return };
+    let mut model = weights.open(cpu(), Placement::Mapped, None);
+    model.move_to(gpu, VramWish::Free, Policy::default()).expect("room");
+    let mut counters = PhaseCounters::default();
+    let mut state = State::new(model.description());
+    let ids: Vec<TokenId> = (1..9).map(TokenId).collect();
+    model.forward(&mut state, &ids, Logits::None, &mut counters).expect("a chunk");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state");
+    state.save(&model, &path).expect("a file");
+    let mut restored =
+        State::load(model.description(), model.fingerprint(), &path).expect("the same state");
+    let next = [TokenId(9)];
+    let here = model.forward(&mut state, &next, Logits::Last, &mut counters).unwrap();
+    let there = model.forward(&mut restored, &next, Logits::Last, &mut counters).unwrap();
+    assert!(here.iter().map(|v| v.to_bits()).eq(there.iter().map(|v| v.to_bits())));
+}
