@@ -8,6 +8,7 @@ use engine::counters::{PhaseCounters, TierCounters};
 use engine::generate::Session;
 use engine::index::TokenId;
 use engine::model::Model;
+use numerics::cuda::{Buffer, CopyProbe, Gpu};
 use numerics::probe::read_bandwidth;
 use numerics::{Cpu, bf16};
 use serde::Serialize;
@@ -48,8 +49,11 @@ pub struct BenchReport {
     pub token_file_bytes: u64,
     /// Median over the blocks.
     pub decode_rate: f64,
-    /// Median of the probes of the memory.
+    /// Median of the probes of the memory that holds the weights: the GPU's, where there is one.
     pub bandwidth: f64,
+    /// Experts that came to a GPU for one decoded token, and the median of the probes of its link.
+    pub token_link_bytes: u64,
+    pub link_bandwidth: Option<f64>,
     /// Median of the probes of the drive.
     pub drive_bandwidth: Option<f64>,
     /// Median over the blocks of what the slowest link allows, by the probes around the block.
@@ -123,6 +127,8 @@ pub fn run(model: &Arc<Model>, spec: &BenchSpec) -> Result<BenchReport> {
         token_file_bytes: median(all(&|b| b.per_token(b.work.tiers.file_bytes))) as u64,
         decode_rate: median(all(&|b| b.rate)),
         bandwidth: median(all(&|b| b.around.memory)),
+        token_link_bytes: median(all(&|b| b.per_token(b.link_bytes()))) as u64,
+        link_bandwidth: model.gpu().map(|_| median(all(&|b| b.around.link))),
         drive_bandwidth: probe.drive.is_some().then(|| median(all(&|b| b.around.drive))),
         law_rate: median(all(&Block::law)),
         decode_of_law: median(ratios),
@@ -151,13 +157,20 @@ impl Block {
         self.work.expert_plain_bytes + self.work.dense_bytes
     }
 
+    /// What of the experts was not in a GPU's memory.
+    fn link_bytes(&self) -> u64 {
+        self.work.expert_bytes.saturating_sub(self.work.tiers.vram_bytes)
+    }
+
     /// Tokens a second that the slowest link allows.
     fn law(&self) -> f64 {
         let memory = self.around.memory / self.per_token(self.work.bytes());
-        match self.work.tiers.file_bytes {
-            0 => memory,
-            bytes => memory.min(self.around.drive / self.per_token(bytes)),
-        }
+        let of = |bytes: u64, bandwidth: f64| match bytes {
+            0 => f64::INFINITY,
+            bytes => bandwidth / self.per_token(bytes),
+        };
+        let file = of(self.work.tiers.file_bytes, self.around.drive);
+        memory.min(file).min(of(self.link_bytes(), self.around.link))
     }
 
     fn of_law(&self) -> f64 {
@@ -171,12 +184,15 @@ struct Links {
     memory: f64,
     /// Infinite where no file is read.
     drive: f64,
+    /// From the host to a GPU; infinite where there is none.
+    link: f64,
 }
 
 impl Links {
     fn mean(&self, other: &Links) -> Links {
         let mean = |a: f64, b: f64| (a + b) / 2.0;
-        Links { memory: mean(self.memory, other.memory), drive: mean(self.drive, other.drive) }
+        let (memory, drive) = (mean(self.memory, other.memory), mean(self.drive, other.drive));
+        Links { memory, drive, link: mean(self.link, other.link) }
     }
 }
 
@@ -189,25 +205,50 @@ struct Drive {
 }
 
 /// Memory and files to read from.
-struct Probe {
+struct Probe<'m> {
     cpu: Cpu,
     memory: Vec<bf16>,
     drive: Option<Drive>,
+    gpu: Option<GpuLinks<'m>>,
 }
 
-impl Probe {
-    fn new(model: &Model, spec: &BenchSpec) -> Result<Probe> {
+/// A GPU's memory to read from, and a copy to it.
+struct GpuLinks<'m> {
+    gpu: &'m Gpu,
+    memory: Buffer<u8>,
+    copy: CopyProbe,
+}
+
+/// Of a GPU's memory a probe reads as much as is there, at most this, and leaves most of the rest.
+const GPU_BYTES_MAX: usize = 4 << 30;
+const COPY_BYTES: usize = 256 << 20;
+
+impl<'m> GpuLinks<'m> {
+    fn new(gpu: &'m Gpu) -> Result<GpuLinks<'m>> {
+        let (free_bytes, _) = gpu.memory()?;
+        let memory = gpu.zeros((free_bytes / 4).min(GPU_BYTES_MAX))?;
+        Ok(GpuLinks { gpu, memory, copy: gpu.copy_probe(COPY_BYTES.min(free_bytes / 8))? })
+    }
+}
+
+impl<'m> Probe<'m> {
+    fn new(model: &'m Model, spec: &BenchSpec) -> Result<Probe<'m>> {
         let (cpu, map) = (model.cpu().clone(), model.tiers().map());
         let drive = spec.drive.as_ref().map(|(bytes, options)| {
             let raw = RawProbe::new(map.clone(), options)?;
             let experts = Shuffled::new(map, 1);
             anyhow::Ok(Drive { map: map.clone(), raw, experts, bytes: *bytes })
         });
-        Ok(Probe { memory: weights(spec.probe_bytes / 2, &cpu), cpu, drive: drive.transpose()? })
+        let gpu = model.gpu().map(GpuLinks::new).transpose()?;
+        let bytes = if gpu.is_some() { 0 } else { spec.probe_bytes };
+        Ok(Probe { memory: weights(bytes / 2, &cpu), cpu, drive: drive.transpose()?, gpu })
     }
 
     fn around(&mut self) -> Result<Links> {
-        let memory = read_bandwidth(&self.cpu, bytemuck::cast_slice(&self.memory));
+        let (memory, link) = match &mut self.gpu {
+            None => (read_bandwidth(&self.cpu, bytemuck::cast_slice(&self.memory)), f64::INFINITY),
+            Some(of) => (of.gpu.read_bandwidth(&of.memory)?, of.copy.bandwidth(of.gpu, &self.cpu)?),
+        };
         let drive = match &mut self.drive {
             None => f64::INFINITY,
             Some(drive) => {
@@ -217,7 +258,7 @@ impl Probe {
                 bytes as f64 / started.elapsed().as_secs_f64()
             }
         };
-        Ok(Links { memory, drive })
+        Ok(Links { memory, drive, link })
     }
 }
 

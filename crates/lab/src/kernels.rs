@@ -1,5 +1,6 @@
 //! The kernels beside the ceilings of the machine, all in one run.
 
+pub mod gpu;
 mod packed;
 
 use std::time::Instant;

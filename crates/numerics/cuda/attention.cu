@@ -12,27 +12,67 @@ __device__ inline u32 seen_by(const u32* position, u32 token_first, u32 token) {
     return *position + token_first + token + 1;
 }
 
+// Keys that a warp takes side by side, so that their waits overlap.
+const u32 KEYS = 4;
+
+// What a warp of `scores_of` needs for one query.
+struct ScorePlace {
+    const u16* query;
+    const u16* keys;
+    u32 dim;
+    float scale;
+    float* out;
+
+    // Doubtful sums of a key; false if one is not finite.
+    __device__ bool exact(u32 j, float* t) const {
+        const u16 *q = query, *key = keys + (u64)j * dim;
+        auto pair = [q, key](u32 i, float* a, float* b) {
+            *a = widen(q[i]);
+            *b = widen(key[i]);
+        };
+        return warp_exact_f32(pair, dim, t);
+    }
+};
+
+// Scores of keys j to j + KEYS below `end`; false if one is not finite.
+template <class W>
+__device__ bool score_keys(const ScorePlace& at, u32 j, u32 end) {
+    W totals[KEYS];
+#pragma unroll
+    for (u32 n = 0; n < KEYS; n++) totals[n].clear();
+    for (u32 i = lane(); i < at.dim; i += WARP) {
+        float q = widen(at.query[i]);
+#pragma unroll
+        for (u32 n = 0; n < KEYS; n++) {
+            totals[n].add_short(q, widen(at.keys[(u64)min(j + n, end - 1) * at.dim + i]));
+        }
+    }
+    merge_warps<KEYS>(totals);
+    bool finite = true;
+#pragma unroll
+    for (u32 n = 0; n < KEYS; n++) {
+        if (j + n >= end) continue;
+        float t;
+        double bound = totals[n].short_bound(at.dim / WARP + 1);
+        if (!decide_f32(totals[n].value(), bound, &t)) finite = at.exact(j + n, &t) && finite;
+        if (lane() == 0) at.out[j + n] = __fmul_rn(t, at.scale);
+    }
+    return finite;
+}
+
 template <class W>
 __device__ void scores_of(const u16* q, const u16* keys, u32 heads, u32 kv_heads, u32 dim,
                           u32 capacity, const u32* position, u32 token_first, float scale,
                           float* scores, u32 stride, Failure* failure, u32 site) {
     u32 head = blockIdx.y, token = blockIdx.z, seen = seen_by(position, token_first, token);
-    const u16* query = q + ((u64)token * heads + head) * dim;
+    u64 row = (u64)token * heads + head;
     const u16* rows = keys + (u64)(head / (heads / kv_heads)) * capacity * dim;
-    float* out = scores + ((u64)token * heads + head) * stride;
+    ScorePlace at = {q + row * dim, rows, dim, scale, scores + row * stride};
     u32 end = min(seen, (blockIdx.x + 1) * SCORE_BLOCK);
-    u32 j = blockIdx.x * SCORE_BLOCK + threadIdx.x / WARP;
-    for (; j < end; j += ATTENTION_WARPS) {
-        const u16* key = rows + (u64)j * dim;
-        auto pair = [&](u32 i, float* a, float* b) {
-            *a = widen(query[i]);
-            *b = widen(key[i]);
-        };
-        float t;
-        bool finite = warp_f32_short<W>(pair, dim, &t);
-        if (lane() == 0) {
-            if (!finite) report(failure, site, token_first + token, head);
-            out[j] = __fmul_rn(t, scale);
+    u32 j = blockIdx.x * SCORE_BLOCK + threadIdx.x / WARP * KEYS;
+    for (; j < end; j += ATTENTION_WARPS * KEYS) {
+        if (!score_keys<W>(at, j, end) && lane() == 0) {
+            report(failure, site, token_first + token, head);
         }
     }
 }

@@ -15,82 +15,94 @@ extern "C" __global__ void delta_gates(const u16* a, const u16* b, const float* 
     beta[i] = sig32(widen(b[i]));
 }
 
-// What a token brings to a row.
+// What a token brings to the rows of a head.
 struct DeltaToken {
     const float* q;
     const float* k;
-    float v;
+    const u16* v;
     float beta;
     float decay;
 };
 
-// Values of a row that a lane keeps in registers: key_dim up to 256.
-const u32 HELD = 8;
+// Rows that a warp carries side by side, so that their waits overlap.
+const u32 ROWS = 2;
 
-// One row of the state. `row` is where it lies in memory; lane l has elements l, l + 32, ...
-template <class W>
-struct DeltaRow {
-    float* row;
+// Rows of a state's head in registers: lane l has elements l, l + 32, ... of each, HELD of them.
+// They lie in memory at `rows`; where a sum is in doubt it is taken from there, each lane reading
+// what it wrote itself.
+template <class W, u32 HELD>
+struct DeltaRows {
+    float* rows[ROWS];
     u32 dim;
-    float held[HELD];
+    float held[ROWS][HELD];
+
+    __device__ bool is_inside(u32 j) const { return j * WARP + lane() < dim; }
 
     __device__ void load() {
 #pragma unroll
-        for (u32 j = 0; j < HELD; j++) {
-            u32 i = j * WARP + lane();
-            held[j] = i < dim ? row[i] : 0.0f;
+        for (u32 r = 0; r < ROWS; r++) {
+#pragma unroll
+            for (u32 j = 0; j < HELD; j++) {
+                held[r][j] = is_inside(j) ? rows[r][j * WARP + lane()] : 0.0f;
+            }
         }
     }
 
-    __device__ void save() {
+    __device__ void save(u32 r) {
 #pragma unroll
         for (u32 j = 0; j < HELD; j++) {
-            u32 i = j * WARP + lane();
-            if (i < dim) row[i] = held[j];
+            if (is_inside(j)) rows[r][j * WARP + lane()] = held[r][j];
         }
     }
 
-    // Both sums read the row in memory where they are in doubt; each lane what it wrote itself.
-    __device__ bool step(const DeltaToken& token, u16* o) {
-        float k[HELD], q[HELD], memory;
-        W total;
-        total.clear();
+    __device__ void fetch(const float* from, float* into) const {
 #pragma unroll
-        for (u32 j = 0; j < HELD; j++) {
-            u32 i = j * WARP + lane();
-            k[j] = i < dim ? token.k[i] : 0.0f;
-            q[j] = i < dim ? token.q[i] : 0.0f;
-            held[j] = __fmul_rn(held[j], token.decay);
-            if (i < dim) total.add(held[j], k[j]);
-        }
-        total.merge_warp();
-        if (!decide_f32(total.value(), total.bound(HELD), &memory)) {
-            save();
-            if (!warp_exact_f32(with(token.k), dim, &memory)) return false;
-        }
-        float d = __fmul_rn(__fsub_rn(token.v, memory), token.beta);
-        total.clear();
-#pragma unroll
-        for (u32 j = 0; j < HELD; j++) {
-            held[j] = __fadd_rn(held[j], __fmul_rn(d, k[j]));
-            if (j * WARP + lane() < dim) total.add(held[j], q[j]);
-        }
-        total.merge_warp();
-        if (decide_bf16(total.value(), total.bound(HELD), o)) return true;
-        save();
-        return warp_exact_bf16(with(token.q), dim, o);
+        for (u32 j = 0; j < HELD; j++) into[j] = is_inside(j) ? from[j * WARP + lane()] : 0.0f;
     }
 
-    // The same for rows that are too long to be held.
-    __device__ bool step_in_memory(const DeltaToken& token, u16* o) {
-        float memory;
-        for (u32 i = lane(); i < dim; i += WARP) row[i] = __fmul_rn(row[i], token.decay);
-        if (!warp_f32<W>(with(token.k), dim, &memory)) return false;
-        float d = __fmul_rn(__fsub_rn(token.v, memory), token.beta);
-        for (u32 i = lane(); i < dim; i += WARP) {
-            row[i] = __fadd_rn(row[i], __fmul_rn(d, token.k[i]));
+    // The products of every row with k or q, over the warp; beyond the end both are zero.
+    __device__ void sum(const float* with, W* totals) const {
+#pragma unroll
+        for (u32 r = 0; r < ROWS; r++) {
+            totals[r].clear();
+#pragma unroll
+            for (u32 j = 0; j < HELD; j++) totals[r].add(held[r][j], with[j]);
         }
-        return warp_bf16<W>(with(token.q), dim, o);
+        merge_warps<ROWS>(totals);
+    }
+
+    // S = S*decay; mem = S_f32(S*k); S = S + d*k with d = (v - mem)*beta; o = S_bf16(S*q).
+    // Which rows turned out not finite, as bits.
+    __device__ u32 step(const DeltaToken& token, const float* k, const float* q, u16* o) {
+        W totals[ROWS];
+        u32 bad = 0;
+#pragma unroll
+        for (u32 r = 0; r < ROWS; r++) {
+#pragma unroll
+            for (u32 j = 0; j < HELD; j++) held[r][j] = __fmul_rn(held[r][j], token.decay);
+        }
+        sum(k, totals);
+#pragma unroll
+        for (u32 r = 0; r < ROWS; r++) {
+            float memory;
+            if (!decide_f32(totals[r].value(), totals[r].bound(HELD), &memory)) {
+                save(r);
+                if (!warp_exact_f32(with(r, token.k), dim, &memory)) bad |= 1u << r;
+            }
+            float d = __fmul_rn(__fsub_rn(widen(token.v[r]), memory), token.beta);
+#pragma unroll
+            for (u32 j = 0; j < HELD; j++) {
+                held[r][j] = __fadd_rn(held[r][j], __fmul_rn(d, k[j]));
+            }
+        }
+        sum(q, totals);
+#pragma unroll
+        for (u32 r = 0; r < ROWS; r++) {
+            if (decide_bf16(totals[r].value(), totals[r].bound(HELD), o + r)) continue;
+            save(r);
+            if (!warp_exact_bf16(with(r, token.q), dim, o + r)) bad |= 1u << r;
+        }
+        return bad;
     }
 
     struct Products {
@@ -102,8 +114,22 @@ struct DeltaRow {
         }
     };
 
-    __device__ Products with(const float* other) const { return Products{row, other}; }
+    __device__ Products with(u32 r, const float* other) const { return Products{rows[r], other}; }
 };
+
+// The same for one row that is too long to be held.
+template <class W>
+__device__ bool step_in_memory(float* row, u32 dim, const DeltaToken& token, u16* o) {
+    typedef typename DeltaRows<W, 1>::Products Products;
+    float memory;
+    for (u32 i = lane(); i < dim; i += WARP) row[i] = __fmul_rn(row[i], token.decay);
+    if (!warp_f32<W>(Products{row, token.k}, dim, &memory)) return false;
+    float d = __fmul_rn(__fsub_rn(widen(*token.v), memory), token.beta);
+    for (u32 i = lane(); i < dim; i += WARP) {
+        row[i] = __fadd_rn(row[i], __fmul_rn(d, token.k[i]));
+    }
+    return warp_bf16<W>(Products{row, token.q}, dim, o);
+}
 
 struct DeltaShape {
     u32 key_heads;
@@ -113,50 +139,115 @@ struct DeltaShape {
     u32 tokens;
 };
 
-template <class W>
-__device__ void delta_rule(const float* q, const float* k, const u16* mixed, u32 channels,
-                           u32 value_first, const float* beta, const float* decay, DeltaShape s,
-                           float* state, u16* out, Failure* failure, u32 site) {
-    u32 rows = s.value_heads * s.value_dim;
-    u32 row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
-    if (row >= rows) return;
-    u32 head = row / s.value_dim, key_head = head / (s.value_heads / s.key_heads);
-    bool in_registers = s.key_dim <= HELD * WARP;
-    DeltaRow<W> carried = {state + (u64)row * s.key_dim, s.key_dim};
-    if (in_registers) carried.load();
-    for (u32 t = 0; t < s.tokens; t++) {
-        u64 key = ((u64)t * s.key_heads + key_head) * s.key_dim,
-            gate = (u64)t * s.value_heads + head;
-        float v = widen(mixed[(u64)t * channels + value_first + row]);
-        DeltaToken token = {q + key, k + key, v, beta[gate], decay[gate]};
-        u16 o = 0;
-        bool finite = in_registers ? carried.step(token, &o) : carried.step_in_memory(token, &o);
-        if (lane() == 0) {
-            if (!finite) report(failure, site, t, row);
-            out[(u64)t * rows + row] = o;
+// Where everything is, and which rows of which head this warp has.
+struct DeltaPlace {
+    const float* q;
+    const float* k;
+    const u16* mixed;
+    u32 channels;
+    u32 value_first;
+    const float* beta;
+    const float* decay;
+    DeltaShape s;
+    u32 head;
+    u32 first;
+
+    __device__ DeltaToken token(u32 t) const {
+        u32 key_head = head / (s.value_heads / s.key_heads);
+        u64 key = ((u64)t * s.key_heads + key_head) * s.key_dim;
+        u64 gate = (u64)t * s.value_heads + head;
+        const u16* v = mixed + (u64)t * channels + value_first + head * s.value_dim + first;
+        return DeltaToken{q + key, k + key, v, beta[gate], decay[gate]};
+    }
+};
+
+template <class W, u32 HELD>
+__device__ void carry_rows(const DeltaPlace& at, float* state, u16* out, Failure* failure,
+                           u32 site) {
+    u32 width = at.s.value_heads * at.s.value_dim, row = at.head * at.s.value_dim + at.first;
+    float k[HELD], q[HELD];
+    DeltaRows<W, HELD> carried;
+    for (u32 r = 0; r < ROWS; r++) carried.rows[r] = state + (u64)(row + r) * at.s.key_dim;
+    carried.dim = at.s.key_dim;
+    carried.load();
+    DeltaToken token = at.token(0);
+    carried.fetch(token.k, k);
+    carried.fetch(token.q, q);
+    for (u32 t = 0; t < at.s.tokens; t++) {
+        // What the next token needs is under way while this one is summed.
+        DeltaToken next = at.token(min(t + 1, at.s.tokens - 1));
+        float next_k[HELD], next_q[HELD];
+        carried.fetch(next.k, next_k);
+        carried.fetch(next.q, next_q);
+        u16 o[ROWS];
+        u32 bad = carried.step(token, k, q, o);
+        if (lane() < ROWS) {
+            if (bad >> lane() & 1) report(failure, site, t, row + lane());
+            out[(u64)t * width + row + lane()] = lane() == 0 ? o[0] : o[1];
+        }
+        token = next;
+#pragma unroll
+        for (u32 j = 0; j < HELD; j++) {
+            k[j] = next_k[j];
+            q[j] = next_q[j];
         }
     }
-    if (in_registers) carried.save();
+    for (u32 r = 0; r < ROWS; r++) carried.save(r);
 }
 
-// Grid (ceil(rows / 4)), block 128: a warp for each row; value head h reads key head
+// Rows one by one, in memory: any key_dim, any value_dim.
+template <class W>
+__device__ void carry_in_memory(DeltaPlace at, float* state, u16* out, Failure* failure, u32 site) {
+    u32 width = at.s.value_heads * at.s.value_dim;
+    for (u32 end = min(at.first + ROWS, at.s.value_dim); at.first < end; at.first++) {
+        u32 row = at.head * at.s.value_dim + at.first;
+        for (u32 t = 0; t < at.s.tokens; t++) {
+            u16 o = 0;
+            float* held = state + (u64)row * at.s.key_dim;
+            bool finite = step_in_memory<W>(held, at.s.key_dim, at.token(t), &o);
+            if (lane() == 0) {
+                if (!finite) report(failure, site, t, row);
+                out[(u64)t * width + row] = o;
+            }
+        }
+    }
+}
+
+template <class W>
+__device__ void delta_rule(DeltaPlace at, float* state, u16* out, Failure* failure, u32 site) {
+    u32 by_head = (at.s.value_dim + ROWS - 1) / ROWS;
+    u32 warp = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (warp >= at.s.value_heads * by_head) return;
+    at.head = warp / by_head;
+    at.first = warp % by_head * ROWS;
+    bool whole = at.first + ROWS <= at.s.value_dim;
+    if (whole && at.s.key_dim <= 4 * WARP) {
+        carry_rows<W, 4>(at, state, out, failure, site);
+    } else if (whole && at.s.key_dim <= 8 * WARP) {
+        carry_rows<W, 8>(at, state, out, failure, site);
+    } else {
+        carry_in_memory<W>(at, state, out, failure, site);
+    }
+}
+
+// Grid for a warp for each two rows of a head, block 128; value head h reads key head
 // h / (value_heads / key_heads). q, k [tokens, key_heads, key_dim]; v are columns of `mixed`.
-extern "C" __global__ void delta_rule_f64(const float* q, const float* k, const u16* mixed,
-                                          u32 channels, u32 value_first, const float* beta,
-                                          const float* decay, u32 key_heads, u32 value_heads,
-                                          u32 key_dim, u32 value_dim, u32 tokens, float* state,
-                                          u16* out, Failure* failure, u32 site) {
+extern "C" __global__ void __launch_bounds__(128, 4)
+    delta_rule_f64(const float* q, const float* k, const u16* mixed, u32 channels, u32 value_first,
+                   const float* beta, const float* decay, u32 key_heads, u32 value_heads,
+                   u32 key_dim, u32 value_dim, u32 tokens, float* state, u16* out, Failure* failure,
+                   u32 site) {
     DeltaShape s = {key_heads, value_heads, key_dim, value_dim, tokens};
-    delta_rule<WideF64>(q, k, mixed, channels, value_first, beta, decay, s, state, out, failure,
-                        site);
+    DeltaPlace at = {q, k, mixed, channels, value_first, beta, decay, s, 0, 0};
+    delta_rule<WideF64>(at, state, out, failure, site);
 }
 
-extern "C" __global__ void delta_rule_pair(const float* q, const float* k, const u16* mixed,
-                                           u32 channels, u32 value_first, const float* beta,
-                                           const float* decay, u32 key_heads, u32 value_heads,
-                                           u32 key_dim, u32 value_dim, u32 tokens, float* state,
-                                           u16* out, Failure* failure, u32 site) {
+extern "C" __global__ void __launch_bounds__(128, 4)
+    delta_rule_pair(const float* q, const float* k, const u16* mixed, u32 channels, u32 value_first,
+                    const float* beta, const float* decay, u32 key_heads, u32 value_heads,
+                    u32 key_dim, u32 value_dim, u32 tokens, float* state, u16* out,
+                    Failure* failure, u32 site) {
     DeltaShape s = {key_heads, value_heads, key_dim, value_dim, tokens};
-    delta_rule<WidePair>(q, k, mixed, channels, value_first, beta, decay, s, state, out, failure,
-                         site);
+    DeltaPlace at = {q, k, mixed, channels, value_first, beta, decay, s, 0, 0};
+    delta_rule<WidePair>(at, state, out, failure, site);
 }

@@ -107,6 +107,7 @@ template <class F>
 __device__ bool warp_exact_f64(F pair, u32 n, double* sum) {
     double total = 0.0, absolute = 0.0;
     i32 grid = NO_GRID;
+#pragma unroll 4
     for (u32 i = lane(); i < n; i += WARP) {
         float a, b;
         pair(i, &a, &b);

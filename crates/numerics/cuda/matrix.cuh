@@ -34,6 +34,9 @@ struct Job {
     u32 y_stride;
     u32 output;
     u32 site;
+    // Which blocks of a launch work on it.
+    u32 first_block;
+    u32 blocks;
 };
 
 // Elements of a group of packed weights, lanes of a plane, words of a group.

@@ -12,6 +12,7 @@ __device__ bool block_squares(const u16* x, u32 n, float* out) {
     __shared__ W totals[NORM_BLOCK / WARP];
     W total;
     total.clear();
+#pragma unroll 4
     for (u32 i = threadIdx.x; i < n; i += NORM_BLOCK) {
         float v = widen(x[i]);
         total.add_short(v, v);
@@ -40,6 +41,7 @@ __device__ void rms_norm(const u16* x, const float* weight, float eps, u32 n, u1
     float squares;
     if (!block_squares<W>(x, n, &squares) && threadIdx.x == 0) report(failure, site, blockIdx.x, 0);
     float r = inverse_rms(squares, n, eps);
+#pragma unroll 4
     for (u32 i = threadIdx.x; i < n; i += NORM_BLOCK) {
         y[i] = store(__fmul_rn(__fmul_rn(widen(x[i]), r), weight[i]));
     }

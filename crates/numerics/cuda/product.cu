@@ -14,6 +14,7 @@
 
 const u32 TILE_ROWS = 128;
 const u32 TILE_TOKENS = 64;
+const u32 PRODUCT_BLOCK = 128;
 // Columns of a stage, and stages of which one is used while the others come.
 const u32 TILE_COLS = 64;
 const u32 STAGES = 3;
@@ -88,40 +89,47 @@ __device__ inline void ask_stage(const Tile& tile, u32 stage, const u16* const* 
                                  uint4* b) {
     const Matrix& w = tile.job.weights;
     u32 c = threadIdx.x % CHUNKS, col = stage * TILE_COLS + c * 8;
-    for (u32 row = threadIdx.x / CHUNKS; row < TILE_ROWS; row += 256 / CHUNKS) {
+    for (u32 row = threadIdx.x / CHUNKS; row < TILE_ROWS; row += PRODUCT_BLOCK / CHUNKS) {
         bool there = col < w.cols && tile.first_row + row < w.rows;
         const u16* from = (const u16*)w.data;
         if (there) from += (u64)(tile.first_row + row) * w.cols + col;
         copy_sixteen(tile_chunk(a, row, c), from, there);
     }
-    for (u32 i = 0; i < TILE_TOKENS * CHUNKS / 256; i++) {
+    for (u32 i = 0; i < TILE_TOKENS * CHUNKS / PRODUCT_BLOCK; i++) {
         bool there = col < w.cols && x_rows[i] != nullptr;
         const u16* from = there ? x_rows[i] + col : (const u16*)w.data;
-        copy_sixteen(tile_chunk(b, threadIdx.x / CHUNKS + i * (256 / CHUNKS), c), from, there);
+        copy_sixteen(tile_chunk(b, threadIdx.x / CHUNKS + i * (PRODUCT_BLOCK / CHUNKS), c), from,
+                     there);
     }
     close_copies();
 }
 
-// A warp's 32 rows by 32 tokens: sums, and the sums of their magnitudes on the way.
+// A warp's 32 rows by 64 tokens: sums, and the sums of their magnitudes on the way.
 struct Outputs {
-    float sum[2][4][4];
-    float size[2][4][4];
+    float sum[2][8][4];
+    float size[2][8][4];
 };
 
-__device__ inline void add_part(Outputs* out, uint4* a, uint4* b, u32 rows, u32 tokens, u32 k) {
-    u32 l = lane(), wa[2][4], xb[2][4];
+// Sixteen columns of a stage; of the tokens only the first `count`, in sixteens.
+__device__ inline void add_part(Outputs* out, uint4* a, uint4* b, u32 rows, u32 count, u32 k) {
+    u32 l = lane(), wa[2][4];
     for (u32 i = 0; i < 2; i++) {
         load_matrices(wa[i], tile_chunk(a, rows + i * 16 + l % 16, k * 2 + l / 16));
-        load_matrices(xb[i],
-                      tile_chunk(b, tokens + i * 16 + l / 16 * 8 + l % 8, k * 2 + l / 8 % 2));
     }
-    for (u32 i = 0; i < 2; i++) {
-        for (u32 j = 0; j < 4; j++) {
-            float part[4];
-            mma_bf16(part, wa[i], xb[j / 2] + j % 2 * 2);
+#pragma unroll
+    for (u32 pair = 0; pair < 4; pair++) {
+        if (pair * 16 >= count) continue;
+        u32 xb[4];
+        load_matrices(xb, tile_chunk(b, pair * 16 + l / 16 * 8 + l % 8, k * 2 + l / 8 % 2));
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            float part[4], *sum = out->sum[i / 2][pair * 2 + i % 2];
+            float* size = out->size[i / 2][pair * 2 + i % 2];
+            mma_bf16(part, wa[i / 2], xb + i % 2 * 2);
+#pragma unroll
             for (u32 o = 0; o < 4; o++) {
-                out->sum[i][j][o] = __fadd_rn(out->sum[i][j][o], part[o]);
-                out->size[i][j][o] = __fadd_rn(out->size[i][j][o], fabsf(out->sum[i][j][o]));
+                sum[o] = __fadd_rn(sum[o], part[o]);
+                size[o] = __fadd_rn(size[o], fabsf(sum[o]));
             }
         }
     }
@@ -148,11 +156,10 @@ __device__ inline void write_output(const Tile& tile, const Proof& proof, u32 ro
 }
 
 __device__ inline void write_outputs(const Tile& tile, const Proof& proof, const Outputs& out,
-                                     u32 rows, u32 tokens) {
-    u32 row = tile.first_row + rows + lane() / 4,
-        token = tile.first_token + tokens + lane() % 4 * 2;
+                                     u32 rows) {
+    u32 row = tile.first_row + rows + lane() / 4, token = tile.first_token + lane() % 4 * 2;
 #pragma unroll
-    for (u32 j = 0; j < 8; j++) {
+    for (u32 j = 0; j < 16; j++) {
         u32 t = token + j / 2 * 8 + j % 2;
         if (t >= tile.job.token_count) continue;
         Lengths by_token = proof.tokens[tile.source(t)];
@@ -166,22 +173,23 @@ __device__ inline void write_outputs(const Tile& tile, const Proof& proof, const
     }
 }
 
-// Grid (ceil(tokens / 64), ceil(rows / 128), jobs) for the most tokens and rows; block 256; dynamic
+// Grid (ceil(tokens / 64), ceil(rows / 128), jobs) for the most tokens and rows; block 128; dynamic
 // shared memory for the stages: 3 * 24 KiB. Plain bf16 weights with cols a multiple of 8 only.
-extern "C" __global__ void __launch_bounds__(256, 2) product(const Job* jobs, const Proof* proofs) {
+extern "C" __global__ void __launch_bounds__(PRODUCT_BLOCK, 3)
+    product(const Job* jobs, const Proof* proofs) {
     SHARED_BYTES(shared);
     const Job& job = jobs[blockIdx.z];
     Tile tile = {job, blockIdx.y * TILE_ROWS, blockIdx.x * TILE_TOKENS};
     if (tile.first_row >= job.weights.rows || tile.first_token >= job.token_count) return;
     uint4* a = (uint4*)shared;
     uint4* b = a + STAGES * TILE_ROWS * CHUNKS;
-    const u16* x_rows[TILE_TOKENS * CHUNKS / 256];
-    for (u32 i = 0; i < TILE_TOKENS * CHUNKS / 256; i++) {
-        u32 token = tile.first_token + threadIdx.x / CHUNKS + i * (256 / CHUNKS);
+    const u16* x_rows[TILE_TOKENS * CHUNKS / PRODUCT_BLOCK];
+    for (u32 i = 0; i < TILE_TOKENS * CHUNKS / PRODUCT_BLOCK; i++) {
+        u32 token = tile.first_token + threadIdx.x / CHUNKS + i * (PRODUCT_BLOCK / CHUNKS);
         bool there = token < job.token_count;
         x_rows[i] = there ? job.x + (u64)tile.source(token) * job.weights.cols : nullptr;
     }
-    u32 rows = threadIdx.x / WARP % 4 * 32, tokens = threadIdx.x / WARP / 4 * 32;
+    u32 rows = threadIdx.x / WARP * 32, count = job.token_count - tile.first_token;
     Outputs out = {};
     u32 stages = (job.weights.cols + TILE_COLS - 1) / TILE_COLS;
     for (u32 stage = 0; stage < STAGES - 1; stage++) {
@@ -193,12 +201,10 @@ extern "C" __global__ void __launch_bounds__(256, 2) product(const Job* jobs, co
         __syncthreads();
         u32 next = stage + STAGES - 1, at = next % STAGES, now = stage % STAGES;
         ask_stage(tile, next, x_rows, a + at * TILE_ROWS * CHUNKS, b + at * TILE_TOKENS * CHUNKS);
-        for (u32 k = 0; k < TILE_COLS / PART; k++) {
-            add_part(&out, a + now * TILE_ROWS * CHUNKS, b + now * TILE_TOKENS * CHUNKS, rows,
-                     tokens, k);
-        }
+        uint4 *w = a + now * TILE_ROWS * CHUNKS, *x = b + now * TILE_TOKENS * CHUNKS;
+        for (u32 k = 0; k < TILE_COLS / PART; k++) add_part(&out, w, x, rows, count, k);
     }
-    write_outputs(tile, proofs[blockIdx.z], out, rows, tokens);
+    write_outputs(tile, proofs[blockIdx.z], out, rows);
 }
 
 template <class W>

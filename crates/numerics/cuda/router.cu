@@ -5,27 +5,34 @@
 // Experts of a token at most.
 const u32 CHOICES = 256;
 
-// A logit with its expert; the order is the heavier first, then the lower id.
-struct Choice {
-    float logit;
-    u32 expert;
+// A logit with its expert as one number, larger for what is chosen first: the heavier, then the
+// lower id. Both zeros are the same logit. 0 is none.
+__device__ inline u64 choice_key(float logit, u32 expert) {
+    u32 bits = __float_as_uint(__fadd_rn(logit, 0.0f));
+    u32 ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
+    return (u64)ordered << 32 | (0xffffffffu - expert);
+}
 
-    __device__ bool is_before(const Choice& other) const {
-        return logit > other.logit || (logit == other.logit && expert < other.expert);
-    }
-};
+__device__ inline u32 chosen_expert(u64 key) { return 0xffffffffu - (u32)key; }
 
-// The first choice behind `last`, or the first of all.
-__device__ inline Choice next_choice(const float* logits, u32 experts, const Choice* last) {
-    Choice best = {__uint_as_float(0xff800000u), 0xffffffffu};
-    for (u32 e = lane(); e < experts; e += WARP) {
-        Choice one = {logits[e], e};
-        if ((last == nullptr || last->is_before(one)) && one.is_before(best)) best = one;
+// Keys of a lane in registers, where there are not more experts than 32 times so many.
+const u32 HELD = 8;
+
+// The largest key below `last`.
+__device__ inline u64 next_choice(const float* logits, const u64* held, u32 experts, u64 last) {
+    u64 best = 0;
+    if (experts <= HELD * WARP) {
+#pragma unroll
+        for (u32 j = 0; j < HELD; j++) best = held[j] < last && held[j] > best ? held[j] : best;
+    } else {
+        for (u32 e = lane(); e < experts; e += WARP) {
+            u64 key = choice_key(logits[e], e);
+            best = key < last && key > best ? key : best;
+        }
     }
     for (u32 step = WARP / 2; step > 0; step /= 2) {
-        Choice other = {__shfl_xor_sync(ALL_LANES, best.logit, step),
-                        __shfl_xor_sync(ALL_LANES, best.expert, step)};
-        if (other.is_before(best)) best = other;
+        u64 other = __shfl_xor_sync(ALL_LANES, best, step);
+        best = other > best ? other : best;
     }
     return best;
 }
@@ -36,16 +43,28 @@ __device__ void route(const float* logits, u32 experts, u32 top_k, u32 norm_top_
     __shared__ float shares[CHOICES];
     u32 token = blockIdx.x;
     logits += (u64)token * experts;
-    Choice last;
-    float most = 0.0f;
+    u64 held[HELD];
+#pragma unroll
+    for (u32 j = 0; j < HELD; j++) {
+        u32 e = j * WARP + lane();
+        held[j] = e < experts ? choice_key(logits[e], e) : 0;
+    }
+    u64 last = ~0ull;
     for (u32 slot = 0; slot < top_k; slot++) {
-        last = next_choice(logits, experts, slot == 0 ? nullptr : &last);
-        if (slot == 0) most = last.logit;
-        if (lane() == 0) {
-            // A logit that is not finite was reported; whatever is chosen then must exist.
-            ids[(u64)token * top_k + slot] = min(last.expert, experts - 1);
-            shares[slot] = exp32(__fsub_rn(last.logit, most));
+        last = next_choice(logits, held, experts, last);
+        // A logit that is not a number was reported; whatever is chosen then must exist.
+        u32 expert = min(chosen_expert(last), experts - 1);
+        if (lane() == slot % WARP) {
+            ids[(u64)token * top_k + slot] = expert;
+            shares[slot] = logits[expert];
         }
+    }
+    __syncwarp();
+    float most = shares[0];
+    __syncwarp();
+    __syncwarp();
+    for (u32 slot = lane(); slot < top_k; slot += WARP) {
+        shares[slot] = exp32(__fsub_rn(shares[slot], most));
     }
     __syncwarp();
     auto pair = [&](u32 i, float* a, float* b) {

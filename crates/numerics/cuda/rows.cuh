@@ -22,59 +22,75 @@ __device__ inline bool is_in_eights(const Matrix& w) {
     return w.kind != KIND_F32 && w.cols % (w.kind == KIND_BF16 ? 8 : GROUP) == 0;
 }
 
+// Sums of a lane that do not wait for one another.
+const u32 PARTS = 4;
+
 // Eight weights, as pairs, with eight inputs.
 template <class W>
-__device__ inline void add_wide(uint4 w, const u16* x, W* total) {
+__device__ inline void add_wide(uint4 w, const u16* x, W* parts) {
     uint4 v = *(const uint4*)x;
-    total->add_short(low(w.x), low(v.x));
-    total->add_short(high(w.x), high(v.x));
-    total->add_short(low(w.y), low(v.y));
-    total->add_short(high(w.y), high(v.y));
-    total->add_short(low(w.z), low(v.z));
-    total->add_short(high(w.z), high(v.z));
-    total->add_short(low(w.w), low(v.w));
-    total->add_short(high(w.w), high(v.w));
+    parts[0].add_short(low(w.x), low(v.x));
+    parts[1].add_short(low(w.y), low(v.y));
+    parts[2].add_short(low(w.z), low(v.z));
+    parts[3].add_short(low(w.w), low(v.w));
+    parts[0].add_short(high(w.x), high(v.x));
+    parts[1].add_short(high(w.y), high(v.y));
+    parts[2].add_short(high(w.z), high(v.z));
+    parts[3].add_short(high(w.w), high(v.w));
+}
+
+template <class W>
+__device__ inline void add_wide_packed(const Matrix& w, u32 row, const u16* x, W* parts) {
+    u32 quarters = w.cols / (GROUP / 4), base = (u32)w.bases[row] * 0x00800080u;
+    const uint4* groups = (const uint4*)w.data + (u64)row * (w.cols / GROUP) * (GROUP_WORDS / 8);
+    for (u32 q = lane(); q < quarters; q += WARP) {
+        const uint4* group = groups + q / 4 * (GROUP_WORDS / 8) + q % 4;
+        const u16* inputs = x + q / 4 * GROUP + q % 4 * 8;
+        uint4 a = group[0], b = group[4], c = group[8];
+        add_wide(decoded(a, base), inputs, parts);
+        add_wide(decoded(b, base), inputs + PLANE, parts);
+        add_wide(decoded(c, base), inputs + 2 * PLANE, parts);
+        uint4 d = make_uint4(fourth(a.x, b.x, c.x) + base, fourth(a.y, b.y, c.y) + base,
+                             fourth(a.z, b.z, c.z) + base, fourth(a.w, b.w, c.w) + base);
+        add_wide(d, inputs + 3 * PLANE, parts);
+    }
+    for (u32 e = w.escape_starts[row] + lane(); e < w.escape_starts[row + 1]; e += WARP) {
+        u64 place = w.escape_places[e];
+        float input = widen(x[place - (u64)row * w.cols]);
+        parts[0].add_short(widen(w.escape_values[e]), input);
+        parts[1].add_short(-widen(in_group(w, row, place)), input);
+    }
 }
 
 // The wide stage of a row that can be read 16 bytes at a time; the result is on every lane.
 template <class W>
 __device__ W wide_row(const Matrix& w, u32 row, const u16* x) {
-    W total;
-    total.clear();
+    W parts[PARTS];
+    for (u32 i = 0; i < PARTS; i++) parts[i].clear();
     if (w.kind == KIND_BF16) {
-        u32 chunks = w.cols / 8;
+        u32 chunks = w.cols / 8, c = lane();
         const uint4* weights = (const uint4*)w.data + (u64)row * chunks;
-        for (u32 c = lane(); c < chunks; c += WARP) add_wide(weights[c], x + c * 8, &total);
+        for (; c + 3 * WARP < chunks; c += 4 * WARP) {
+            uint4 w0 = weights[c], w1 = weights[c + WARP];
+            uint4 w2 = weights[c + 2 * WARP], w3 = weights[c + 3 * WARP];
+            add_wide(w0, x + c * 8, parts);
+            add_wide(w1, x + (c + WARP) * 8, parts);
+            add_wide(w2, x + (c + 2 * WARP) * 8, parts);
+            add_wide(w3, x + (c + 3 * WARP) * 8, parts);
+        }
+        for (; c < chunks; c += WARP) add_wide(weights[c], x + c * 8, parts);
     } else {
-        u32 quarters = w.cols / (GROUP / 4), base = (u32)w.bases[row] * 0x00800080u;
-        const uint4* groups =
-            (const uint4*)w.data + (u64)row * (w.cols / GROUP) * (GROUP_WORDS / 8);
-        for (u32 q = lane(); q < quarters; q += WARP) {
-            const uint4* group = groups + q / 4 * (GROUP_WORDS / 8) + q % 4;
-            const u16* inputs = x + q / 4 * GROUP + q % 4 * 8;
-            uint4 a = group[0], b = group[4], c = group[8];
-            add_wide(decoded(a, base), inputs, &total);
-            add_wide(decoded(b, base), inputs + PLANE, &total);
-            add_wide(decoded(c, base), inputs + 2 * PLANE, &total);
-            uint4 d = make_uint4(fourth(a.x, b.x, c.x) + base, fourth(a.y, b.y, c.y) + base,
-                                 fourth(a.z, b.z, c.z) + base, fourth(a.w, b.w, c.w) + base);
-            add_wide(d, inputs + 3 * PLANE, &total);
-        }
-        for (u32 e = w.escape_starts[row] + lane(); e < w.escape_starts[row + 1]; e += WARP) {
-            u64 place = w.escape_places[e];
-            float input = widen(x[place - (u64)row * w.cols]);
-            total.add_short(widen(w.escape_values[e]), input);
-            total.add_short(-widen(in_group(w, row, place)), input);
-        }
+        add_wide_packed(w, row, x, parts);
     }
-    total.merge_warp();
-    return total;
+    for (u32 i = 1; i < PARTS; i++) parts[0].merge(parts[i]);
+    parts[0].merge_warp();
+    return parts[0];
 }
 
-// Products that a lane of `wide_row` adds at most.
+// Products that a lane of `wide_row` adds at most, its merges included.
 __device__ inline u32 wide_count(const Matrix& w, u32 row) {
     u32 escapes = w.kind == KIND_PACKED ? w.escape_starts[row + 1] - w.escape_starts[row] : 0;
-    return (w.cols / GROUP + 2) * GROUP / WARP + GROUP / 4 + 2 * (escapes / WARP + 1);
+    return (w.cols / GROUP + 2) * GROUP / WARP + GROUP / 4 + 2 * (escapes / WARP + 1) + 2 * PARTS;
 }
 
 // The slower stages; false if the sum is not finite.
@@ -92,16 +108,21 @@ __device__ __noinline__ bool slow_row(const Job& job, bool in_eights, u32 row, c
         decided = f32 ? decide_f32(total.value(), bound, &y_f32)
                       : decide_bf16(total.value(), bound, &y_bf16);
     }
-    if (!decided) {
+    if (!decided && w.kind == KIND_BF16) {
+        // Nearly all: what waits for nothing but its two loads.
+        const u16* weights = (const u16*)w.data + (u64)row * w.cols;
+        auto pair = [weights, x](u32 k, float* a, float* b) {
+            *a = widen(weights[k]);
+            *b = widen(x[k]);
+        };
+        decided =
+            f32 ? warp_exact_f32(pair, w.cols, &y_f32) : warp_exact_bf16(pair, w.cols, &y_bf16);
+    } else if (!decided) {
         auto pair = [&](u32 k, float* a, float* b) {
             *a = weight_at(w, row, k);
             *b = widen(x[k]);
         };
-        bool exact_products = w.kind != KIND_F32;
-        decided = !f32             ? exact_products ? warp_bf16_short<W>(pair, w.cols, &y_bf16)
-                                                    : warp_bf16<W>(pair, w.cols, &y_bf16)
-                  : exact_products ? warp_f32_short<W>(pair, w.cols, &y_f32)
-                                   : warp_f32<W>(pair, w.cols, &y_f32);
+        decided = f32 ? warp_f32<W>(pair, w.cols, &y_f32) : warp_bf16<W>(pair, w.cols, &y_bf16);
     }
     if (decided && lane() == 0) {
         if (f32)

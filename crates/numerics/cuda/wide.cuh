@@ -6,16 +6,30 @@
 // Bound on what products that underflow in f32 lose: half of 2^-149 each, on all lanes of a warp.
 __device__ inline double underflows(u32 count) { return (double)count * WARP * 0x1p-150; }
 
-// Where f64 is fast. Products of f32 are exact in f64.
-struct WideF64 {
-    double sum, absolute;
+// Totals of a warp for N accumulators, whose waits overlap.
+template <u32 N, class W>
+__device__ inline void merge_warps(W* all) {
+    for (u32 step = WARP / 2; step > 0; step /= 2) {
+#pragma unroll
+        for (u32 i = 0; i < N; i++) all[i].merge_step(step);
+    }
+}
 
-    __device__ void clear() { sum = absolute = 0.0; }
+// Where f64 is fast. Products of f32 are exact in f64. The absolute sum only bounds: it is f32, and
+// what underflows or rounds in it is covered by `bound` up to 2^16 products.
+struct WideF64 {
+    static const bool IS_F64 = true;
+    double sum;
+    float absolute;
+
+    __device__ void clear() {
+        sum = 0.0;
+        absolute = 0.0f;
+    }
 
     __device__ void add(float a, float b) {
-        double p = (double)a * (double)b;
-        sum += p;
-        absolute += fabs(p);
+        sum += (double)a * (double)b;
+        absolute = __fadd_rn(absolute, fabsf(__fmul_rn(a, b)));
     }
 
     // Factors whose product is exact in f32 but for an underflow, which `short_bound` covers.
@@ -23,27 +37,30 @@ struct WideF64 {
 
     __device__ void add_value(float v) {
         sum += (double)v;
-        absolute += (double)fabsf(v);
+        absolute = __fadd_rn(absolute, fabsf(v));
     }
 
     __device__ void merge(const WideF64& other) {
         sum += other.sum;
-        absolute += other.absolute;
+        absolute = __fadd_rn(absolute, other.absolute);
     }
 
-    // Butterfly: addition commutes, so all lanes end with the same totals.
-    __device__ void merge_warp() {
-        for (u32 step = WARP / 2; step > 0; step /= 2) {
-            sum += __shfl_xor_sync(ALL_LANES, sum, step);
-            absolute += __shfl_xor_sync(ALL_LANES, absolute, step);
-        }
+    // A level of the butterfly: addition commutes, so all lanes end with the same totals.
+    __device__ void merge_step(u32 step) {
+        sum += __shfl_xor_sync(ALL_LANES, sum, step);
+        absolute = __fadd_rn(absolute, __shfl_xor_sync(ALL_LANES, absolute, step));
     }
+
+    __device__ void merge_warp() { merge_warps<1>(this); }
 
     __device__ double value() const { return sum; }
 
     // Of |value - exact| where no lane added more than `count` products, `merge_warp` included.
-    // A further `merge` counts as two products.
-    __device__ double bound(u32 count) const { return wide_bound(count + 5, absolute); }
+    // A further `merge` counts as two products. What `absolute` lost by underflows is added to it.
+    __device__ double bound(u32 count) const {
+        if (count > 65536) return __longlong_as_double(0x7ff0000000000000ll);
+        return wide_bound(count + 5, (double)absolute + underflows(count));
+    }
 
     // The same where some were short.
     __device__ double short_bound(u32 count) const { return bound(count) + underflows(count); }
@@ -57,6 +74,7 @@ struct WideF64 {
 // 10 u^2 (n + 6) A. (n + 8)^2 is above both together with the f64 rounding of `value`; the factor
 // covers the second order and the roundings of `absolute` as long as n <= 2^16.
 struct WidePair {
+    static const bool IS_F64 = false;
     float high, low, absolute;
 
     __device__ void clear() { high = low = absolute = 0.0f; }
@@ -83,16 +101,16 @@ struct WidePair {
         absolute = __fadd_rn(absolute, other.absolute);
     }
 
-    // Each step is symmetric in the two lanes, so all end with the same totals.
-    __device__ void merge_warp() {
-        for (u32 step = WARP / 2; step > 0; step /= 2) {
-            WidePair other;
-            other.high = __shfl_xor_sync(ALL_LANES, high, step);
-            other.low = __shfl_xor_sync(ALL_LANES, low, step);
-            other.absolute = __shfl_xor_sync(ALL_LANES, absolute, step);
-            merge(other);
-        }
+    // Symmetric in the two lanes, so all end with the same totals.
+    __device__ void merge_step(u32 step) {
+        WidePair other;
+        other.high = __shfl_xor_sync(ALL_LANES, high, step);
+        other.low = __shfl_xor_sync(ALL_LANES, low, step);
+        other.absolute = __shfl_xor_sync(ALL_LANES, absolute, step);
+        merge(other);
     }
+
+    __device__ void merge_warp() { merge_warps<1>(this); }
 
     __device__ double value() const { return (double)high + (double)low; }
 

@@ -14,10 +14,12 @@ mod matrix;
 mod memory;
 mod mix;
 mod norm;
+mod probe;
 mod product;
 mod recording;
 mod rope;
 mod router;
+mod streams;
 
 use std::sync::{Arc, Mutex};
 
@@ -33,8 +35,10 @@ pub use linear::{DeviceOutput, LinearJob};
 pub use matrix::{DeviceMatrix, MatrixLayout};
 pub use memory::{Buffer, Element, Pinned};
 pub use mix::DeviceTerms;
+pub use probe::CopyProbe;
 pub use recording::Recording;
 pub use router::DeviceRouting;
+pub use streams::{Copier, Copies, HostLock, Mark};
 
 use kernels::Kernels;
 
@@ -92,6 +96,8 @@ pub struct Gpu {
     /// Site, token, row and an unused word.
     failure: Buffer<u32>,
     recording: Mutex<Option<Recording>>,
+    /// Page-locked memory that values come back to.
+    readback: Mutex<Option<Pinned>>,
 }
 
 /// The PTX needs a driver of this CUDA version.
@@ -152,7 +158,8 @@ impl Gpu {
         let kernels = Kernels::load(&context, wide, info.capability)?;
         let (words, recording) = ([0u32; 4], Mutex::new(None));
         let failure = Buffer::first(&stream, words.len())?;
-        let gpu = Gpu { info, wide, context, stream, kernels, failure, recording };
+        let readback = Mutex::new(None);
+        let gpu = Gpu { info, wide, context, stream, kernels, failure, recording, readback };
         gpu.write(&words, &gpu.failure, 0)?;
         Ok(gpu)
     }
@@ -174,19 +181,41 @@ impl Gpu {
         self.stream.synchronize().map_err(|e| GpuError::of("waiting for it", e))
     }
 
-    /// Waits for all work; the first value since the last call that was not finite, if any.
+    /// Waits for all work; some values, and the first since the last call that was not finite, if
+    /// any.
     ///
     /// # Errors
     /// A device that was lost.
-    pub fn failed(&self) -> Result<Option<Failed>, GpuError> {
-        let words = self.download(&self.failure)?;
+    pub fn finish(&self, values: Option<&Buffer<f32>>) -> Result<Finished, GpuError> {
+        let mut readback = self.readback.lock().expect("no thread panics while it holds this");
+        let len = values.map_or(0, Buffer::len);
+        let bytes = 4 * (self.failure.len() + len);
+        if readback.as_ref().is_none_or(|r| r.len() < bytes) {
+            *readback = Some(self.pinned(bytes.next_power_of_two())?);
+        }
+        let memory = readback.as_mut().expect("it was just made").bytes_mut()?;
+        let (words, rest) = memory.split_at_mut(4 * self.failure.len());
+        self.queue_download(&self.failure, words)?;
+        if let Some(values) = values {
+            self.queue_download(values, &mut rest[..4 * len])?;
+        }
+        self.synchronize()?;
+        let values = bytemuck::cast_slice(&rest[..4 * len]).to_vec();
+        let words: [u32; 4] = bytemuck::pod_read_unaligned(words);
         if words[0] == 0 {
-            return Ok(None);
+            return Ok(Finished { values, failed: None });
         }
         self.write(&[0; 4], &self.failure, 0)?;
         let at = crate::NonFinite { token: words[1] as usize, row: words[2] as usize };
-        Ok(Some(Failed { site: Site(words[0]), at }))
+        Ok(Finished { values, failed: Some(Failed { site: Site(words[0]), at }) })
     }
+}
+
+/// What was there when all work was done.
+pub struct Finished {
+    pub values: Vec<f32>,
+    /// Where the values are worth nothing.
+    pub failed: Option<Failed>,
 }
 
 impl GpuInfo {

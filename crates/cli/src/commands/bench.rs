@@ -107,6 +107,13 @@ fn print(r: &BenchReport, args: &BenchArgs) -> Result<()> {
             r.decode_of_bandwidth,
         ))?;
     }
+    if let Some(link) = r.link_bandwidth {
+        printer::line(&format!(
+            "         {} a token came to the GPU, by a link that gives {:.1} GB/s",
+            units::bytes(r.token_link_bytes as f64),
+            gb(link),
+        ))?;
+    }
     if let Some(drive) = r.drive_bandwidth {
         printer::line(&format!(
             "         {} a token from files that read at {:.2} GB/s; {:.1} ms of waiting a token",

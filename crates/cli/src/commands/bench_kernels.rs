@@ -9,6 +9,7 @@ use crate::printer;
 
 const EXAMPLES: &str = "Examples:
   tarfa bench-kernels --threads 2
+  tarfa bench-kernels --device cuda:0 --megabytes 4300 --tokens 2048
   tarfa bench-kernels --threads 2 --k 2048 --tokens 64,512 --json";
 
 /// What to measure.
@@ -51,8 +52,17 @@ pub fn run(args: &BenchKernelsArgs) -> Result<()> {
         samples: args.samples,
         tokens: args.tokens.clone(),
     };
+    let gpu = args.machine.gpu()?;
     let mut failed = Ok(());
-    if !args.json {
+    if let (Some(gpu), false) = (&gpu, args.json) {
+        printer::line(&format!(
+            "{}, wide sums in {:?}, a matrix of {} MB with rows of {}",
+            gpu.info().name,
+            gpu.wide(),
+            args.megabytes,
+            args.k
+        ))?;
+    } else if !args.json {
         printer::line(&format!(
             "{} threads, {}, a matrix of {} MB with rows of {}",
             cpu.threads(),
@@ -61,11 +71,15 @@ pub fn run(args: &BenchKernelsArgs) -> Result<()> {
             args.k
         ))?;
     }
-    let rows = measure(&cpu, &spec, |row| {
+    let mut print = |row: &KernelRow| {
         if !args.json && failed.is_ok() {
             failed = printer::line(&text(row));
         }
-    });
+    };
+    let rows = match &gpu {
+        Some(gpu) => lab::kernels::gpu::run(&cpu, gpu, &spec, &mut print)?,
+        None => measure(&cpu, &spec, &mut print),
+    };
     failed?;
     if args.json { printer::json(&rows) } else { Ok(()) }
 }

@@ -105,6 +105,10 @@ impl GpuModel {
         }
         let dense_bytes = up.bytes;
         let mut slots = GpuModel::slots(model, &gpu, wish, policy, dense_bytes)?;
+        // Where the system does not let them be locked, copies take the way round.
+        if let Some(Ok(lock)) = model.tiers.addresses().map(|range| gpu.lock_host(range)) {
+            slots.copies.add_lock(lock);
+        }
         if slots.vram.slots() == model.tiers.shape().total() {
             for layer in &layers {
                 if let GpuFeedForward::Moe(experts) = &layer.feed_forward {
@@ -188,10 +192,10 @@ impl GpuModel {
 
     /// Waits; the logits on the host.
     fn finish(&self, logits: Option<&Buffer<f32>>) -> Result<Vec<f32>, ModelError> {
-        let out = logits.map(|y| self.gpu.download(y)).transpose()?;
-        match self.gpu.failed()? {
+        let done = self.gpu.finish(logits)?;
+        match done.failed {
             Some(failed) => Err(self.sites.error(failed)),
-            None => Ok(out.unwrap_or_default()),
+            None => Ok(done.values),
         }
     }
 

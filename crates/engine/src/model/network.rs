@@ -35,6 +35,8 @@ pub struct Source<'a> {
 
 /// A model that is ready to run; it holds no sequence.
 pub struct Model {
+    /// First, so that it goes first: it has locked memory of the tiers.
+    pub(super) gpu: Option<Box<GpuModel>>,
     pub(super) description: Description,
     fingerprint: String,
     pub(super) cpu: Cpu,
@@ -46,7 +48,6 @@ pub struct Model {
     pub(super) frequencies: Vec<f32>,
     pub(super) tiers: Tiers,
     pub(super) watch: Watch,
-    pub(super) gpu: Option<Box<GpuModel>>,
 }
 
 impl Model {

@@ -107,6 +107,14 @@ impl Tiers {
         &self.map
     }
 
+    /// Where experts lie that are kept in memory of our own.
+    pub fn addresses(&self) -> Option<std::ops::Range<usize>> {
+        match &self.kind {
+            Kind::Mapped(_) => None,
+            Kind::Cached { cached, .. } => Some(lock(cached).arena().addresses()),
+        }
+    }
+
     /// What is known of the blocks' checksums by now.
     pub fn digests(&self) -> &Arc<Digests> {
         &self.digests

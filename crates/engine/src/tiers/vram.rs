@@ -58,6 +58,11 @@ impl Vram {
         VramPlan { hits, misses: plan.misses }
     }
 
+    /// Where an expert lies.
+    pub fn slot(&self, layer: LayerIdx, expert: ExpertIdx) -> Option<usize> {
+        self.held.get(&(layer, expert)).copied()
+    }
+
     /// Whether `take` would find no slot.
     pub fn is_full(&self) -> bool {
         self.free.is_empty()

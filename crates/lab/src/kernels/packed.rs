@@ -12,8 +12,8 @@ use super::{KernelRow, KernelSpec, against, bandwidth, fill};
 const PROJECTION_BYTES: usize = 12 << 20;
 
 /// A projection in memory that the kernels can read in place.
-struct Projection {
-    rows: usize,
+pub(super) struct Projection {
+    pub(super) rows: usize,
     cols: usize,
     bases: Vec<u8>,
     groups: Vec<u16>,
@@ -35,6 +35,10 @@ impl Projection {
         }
     }
 
+    pub(super) fn matrix(&self) -> Matrix<'_> {
+        Matrix::new(self.rows, self.cols, Elements::Packed(self.packed()))
+    }
+
     fn packed(&self) -> PackedRows<'_> {
         PackedRows {
             rows: self.rows,
@@ -53,16 +57,22 @@ fn projections<'a>(spec: &KernelSpec, w: &'a [bf16]) -> Vec<(usize, &'a [bf16])>
     w.chunks(rows * spec.k).map(|part| (part.len() / spec.k, part)).collect()
 }
 
-/// Encodes, unpacks and multiplies; rates are those of the bf16 that the packed bytes stand for.
-pub(super) fn measure(cpu: &Cpu, spec: &KernelSpec, w: &[bf16], mut push: impl FnMut(KernelRow)) {
+/// The matrix as packed projections.
+pub(super) fn encoded(cpu: &Cpu, spec: &KernelSpec, w: &[bf16]) -> Vec<Projection> {
     let parts = projections(spec, w);
-    let one = Cpu::new(cpu.level(), 1).expect("a level of this machine");
     let mut built: Vec<Option<Projection>> = parts.iter().map(|_| None).collect();
     let mut slots: Vec<_> = built.iter_mut().zip(&parts).collect();
     cpu.each_mut(&mut slots, |(slot, (rows, part))| {
         **slot = Some(Projection::new(*rows, spec.k, part));
     });
-    let built: Vec<Projection> = built.into_iter().flatten().collect();
+    built.into_iter().flatten().collect()
+}
+
+/// Encodes, unpacks and multiplies; rates are those of the bf16 that the packed bytes stand for.
+pub(super) fn measure(cpu: &Cpu, spec: &KernelSpec, w: &[bf16], mut push: impl FnMut(KernelRow)) {
+    let parts = projections(spec, w);
+    let one = Cpu::new(cpu.level(), 1).expect("a level of this machine");
+    let built = encoded(cpu, spec, w);
     let few = &built[..built.len().min(16)];
     let few_bytes = 2.0 * few.iter().map(|p| (p.rows * p.cols) as f64).sum::<f64>();
     let read_one = || bandwidth(&one, &w[..w.len().min(few_bytes as usize / 2)]);
@@ -108,8 +118,12 @@ fn matvec(cpu: &Cpu, k: usize, projections: &[Projection]) -> f64 {
         for p in projections {
             let (output, others) = std::mem::take(&mut rest).split_at_mut(p.rows);
             rest = others;
-            let weights = Matrix::new(p.rows, p.cols, Elements::Packed(p.packed()));
-            jobs.push(Job { weights, input, tokens: None, output: Output::Bf16(output) });
+            jobs.push(Job {
+                weights: p.matrix(),
+                input,
+                tokens: None,
+                output: Output::Bf16(output),
+            });
         }
         linear(cpu, &mut jobs).expect("finite weights");
     });

@@ -4,10 +4,22 @@
 
 namespace emulator {
 
-// Runs the block that `block` describes.
-void run_block(const std::function<void()>& kernel);
+// A grid that was queued.
+struct Launch {
+    dim3 grid, size;
+    unsigned shared_bytes;
+    const char* name;
+    std::function<void()> kernel;
+};
 
-// Ends the program: a kernel did what no GPU would do well.
-[[noreturn]] void fail(const char* why);
+const unsigned THREADS_MAX = 1024;
+const unsigned char POISON = 0xff;
+
+inline bool is_poison(const unsigned char* from, size_t bytes) {
+    return from[0] == POISON && std::memcmp(from, from + 1, bytes - 1) == 0;
+}
+
+// Runs all blocks, one after the other, on shared memory that holds nothing but NaN.
+void run(const Launch& launch);
 
 }  // namespace emulator

@@ -1,414 +1,372 @@
-// The functions of the CUDA driver that the program uses. Everything is done when it is queued.
-#include "fibers.h"
+// The functions of the CUDA driver that the program calls, apart from those of memory. Settings:
+// TARFA_EMULATOR_CAPABILITY (9.0), _VRAM_MIB (2048), _DRIVER (12090), _DEVICES (1), _LOSE_AFTER
+// (never; every call fails once so many kernels ran), _BACKWARDS (unset).
+#include "driver.h"
 
+#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
-#include <mutex>
 #include <string>
-#include <vector>
 
-using emulator::block;
-using emulator::fail;
+using emulator::Graph;
+using emulator::guarded;
+using emulator::setting;
+using emulator::Stream;
+using emulator::stream_of;
+
+std::recursive_mutex emulator::door;
 
 namespace {
 
-typedef int Result;
-const Result OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, NOT_FOUND = 500;
-const Result LAUNCH_FAILED = 719;
-
-std::recursive_mutex door;
-
-long long setting(const char* name, long long otherwise) {
-    const char* value = std::getenv(name);
-    return value ? std::atoll(value) : otherwise;
-}
+const unsigned SHARED_BYTES_MAX = 227 << 10;
 
 std::map<std::string, emulator::Kernel>& kernels() {
     static std::map<std::string, emulator::Kernel> all;
     return all;
 }
 
-// Device memory: between guards, and full of NaN until somebody writes.
-const size_t GUARD_BYTES = 256;
-const unsigned char POISON = 0xff, GUARD = 0xa5;
-struct Piece {
-    size_t bytes;
-    unsigned char* base;
-};
-std::map<uint64_t, Piece> pieces;
-size_t used_bytes = 0;
+long long kernels_run = 0;
 
-size_t memory_bytes() { return (size_t)setting("TARFA_EMULATOR_VRAM_MIB", 2048) << 20; }
-
-void check_guards(const Piece& piece) {
-    const unsigned char* after = piece.base + GUARD_BYTES + piece.bytes;
-    for (size_t i = 0; i < GUARD_BYTES; i++) {
-        if (piece.base[i] != GUARD || after[i] != GUARD) fail("a kernel wrote beside a buffer");
-    }
-}
-
-Result take(uint64_t* address, size_t bytes) {
-    if (used_bytes + bytes > memory_bytes()) return OUT_OF_MEMORY;
-    auto* base =
-        (unsigned char*)std::aligned_alloc(256, (bytes + 2 * GUARD_BYTES + 255) / 256 * 256);
-    std::memset(base, GUARD, GUARD_BYTES);
-    std::memset(base + GUARD_BYTES, POISON, bytes);
-    std::memset(base + GUARD_BYTES + bytes, GUARD, GUARD_BYTES);
-    *address = (uint64_t)(base + GUARD_BYTES);
-    pieces[*address] = {bytes, base};
-    used_bytes += bytes;
+Result run_counted(const emulator::Launch& launch) {
+    if (emulator::is_lost()) return LAUNCH_FAILED;
+    emulator::run(launch);
+    kernels_run++;
     return OK;
 }
 
-Result give(uint64_t address) {
-    auto found = pieces.find(address);
-    if (found == pieces.end()) return INVALID;
-    check_guards(found->second);
-    used_bytes -= found->second.bytes;
-    std::memset(found->second.base, POISON, found->second.bytes + 2 * GUARD_BYTES);
-    std::free(found->second.base);
-    pieces.erase(found);
-    return OK;
-}
-
-// Whether a range lies in one piece of device memory.
-bool is_device(uint64_t address, size_t bytes) {
-    auto after = pieces.upper_bound(address);
-    if (after == pieces.begin()) return false;
-    auto piece = std::prev(after);
-    return address + bytes <= piece->first + piece->second.bytes;
-}
-
-struct Launch {
-    dim3 grid, size;
-    std::vector<unsigned char> shared;
-    std::function<void()> kernel;
+struct Event {
+    std::chrono::steady_clock::time_point at;
+    bool is_recorded = false;
 };
 
-void run(Launch& launch) {
-    block.size = launch.size;
-    block.grid = launch.grid;
-    block.shared = (unsigned char*)(((uintptr_t)launch.shared.data() + 127) / 128 * 128);
-    for (unsigned z = 0; z < launch.grid.z; z++) {
-        for (unsigned y = 0; y < launch.grid.y; y++) {
-            for (unsigned x = 0; x < launch.grid.x; x++) {
-                block.index = {x, y, z};
-                std::memset(launch.shared.data(), POISON, launch.shared.size());
-                emulator::run_block(launch.kernel);
-            }
-        }
+Result record(void* event) {
+    return guarded([&] {
+        *static_cast<Event*>(event) = {std::chrono::steady_clock::now(), true};
+        return OK;
+    });
+}
+
+// "9.0", or as ten times that.
+struct Capability {
+    int major, minor;
+};
+Capability capability() {
+    const char* value = std::getenv("TARFA_EMULATOR_CAPABILITY");
+    std::string text = value ? value : "9.0";
+    size_t point = text.find('.');
+    if (point != std::string::npos) {
+        return {std::atoi(text.c_str()), std::atoi(text.c_str() + point + 1)};
+    }
+    return {std::atoi(text.c_str()) / 10, std::atoi(text.c_str()) % 10};
+}
+
+// Rate of f32 to that of f64, as cards of this capability have it.
+int f64_slowness() {
+    Capability is = capability();
+    if (is.major == 7 && is.minor == 5) return 32;
+    bool is_for_centers = is.minor == 0 && is.major != 12;
+    return is_for_centers ? 2 : 64;
+}
+
+int attribute_value(int attribute) {
+    switch (attribute) {
+        case 1:  // threads of a block
+        case 2:  // and in x
+        case 3:  // and in y
+            return (int)emulator::THREADS_MAX;
+        case 4:  // and in z
+            return 64;
+        case 5:  // blocks in x
+            return INT32_MAX;
+        case 6:  // and in y
+        case 7:  // and in z
+            return 65535;
+        case 8:  // shared memory of a block
+            return 48 << 10;
+        case 10:  // lanes of a warp
+            return 32;
+        case 16:  // multiprocessors
+            return 4;
+        case 41:  // one address space
+            return 1;
+        case 75:  // compute capability
+            return capability().major;
+        case 76:
+            return capability().minor;
+        case 87:
+            return f64_slowness();
+        case 97:  // shared memory of a block that asks for it
+            return (int)SHARED_BYTES_MAX;
+        case 115:  // memory pools
+            return 1;
+        default:
+            return 0;
     }
 }
 
-// Launches of a stream are noted instead of run while it is captured.
-struct Graph {
-    std::vector<Launch> launches;
+struct Words {
+    Result error;
+    const char *name, *meaning;
 };
-struct Stream {
-    Graph* capturing = nullptr;
+const Words WORDS[] = {
+    {OK, "CUDA_SUCCESS", "no error"},
+    {INVALID, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {NO_SUCH_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
 };
-long long launches_left = setting("TARFA_EMULATOR_LOSE_AFTER", -1);
-bool lost = false;
+
+Result text_of(Result error, const char* Words::*which, const char** text) {
+    *text = nullptr;
+    for (const Words& words : WORDS) {
+        if (words.error == error) *text = words.*which;
+    }
+    return *text ? OK : INVALID;
+}
 
 }  // namespace
 
-void emulator::enter(const Kernel& kernel) { kernels()[kernel.name] = kernel; }
-
-// A call: one at a time, and none succeeds once the device is lost.
-#define CALL(name, ...)                   \
-    static Result do_##name(__VA_ARGS__); \
-    extern "C" __attribute__((visibility("default"))) Result name(__VA_ARGS__)
-#define LOCKED(name, ...)                                     \
-    {                                                         \
-        std::lock_guard<std::recursive_mutex> guard(door);    \
-        return lost ? LAUNCH_FAILED : do_##name(__VA_ARGS__); \
-    }
-
-CALL(cuInit, unsigned flags) LOCKED(cuInit, flags) static Result do_cuInit(unsigned) {
-    return setting("TARFA_EMULATOR_DEVICES", 1) > 0 ? OK : NO_DEVICE;
+void emulator::enter(const Kernel& kernel) {
+    if (!kernels().emplace(kernel.name, kernel).second) fail("two kernels of one name");
 }
 
-CALL(cuDriverGetVersion, int* version)
-LOCKED(cuDriverGetVersion, version) static Result do_cuDriverGetVersion(int* version) {
+bool emulator::is_lost() {
+    static const long long most = setting("TARFA_EMULATOR_LOSE_AFTER", -1);
+    return most >= 0 && kernels_run >= most;
+}
+
+Stream& emulator::stream_of(void* stream) {
+    static Stream otherwise;
+    return (uintptr_t)stream <= 2 ? otherwise : *static_cast<Stream*>(stream);
+}
+
+DRIVER cuInit(unsigned) {
+    return guarded([] { return setting("TARFA_EMULATOR_DEVICES", 1) > 0 ? OK : NO_DEVICE; });
+}
+DRIVER cuDriverGetVersion(int* version) {
     *version = (int)setting("TARFA_EMULATOR_DRIVER", 12090);
     return OK;
 }
-
-CALL(cuDeviceGetCount, int* count)
-LOCKED(cuDeviceGetCount, count) static Result do_cuDeviceGetCount(int* count) {
-    *count = (int)setting("TARFA_EMULATOR_DEVICES", 1);
-    return OK;
+DRIVER cuGetErrorName(Result error, const char** text) {
+    return text_of(error, &Words::name, text);
+}
+DRIVER cuGetErrorString(Result error, const char** text) {
+    return text_of(error, &Words::meaning, text);
 }
 
-CALL(cuDeviceGet, int* device, int ordinal)
-LOCKED(cuDeviceGet, device, ordinal) static Result do_cuDeviceGet(int* device, int ordinal) {
-    *device = ordinal;
-    return OK;
-}
-
-CALL(cuDeviceGetName, char* name, int len, int device)
-LOCKED(cuDeviceGetName, name, len, device)
-static Result do_cuDeviceGetName(char* name, int len, int) {
-    std::snprintf(name, (size_t)len, "emulated GPU");
-    return OK;
-}
-
-CALL(cuDeviceTotalMem_v2, size_t* bytes, int device)
-LOCKED(cuDeviceTotalMem_v2, bytes, device)
-static Result do_cuDeviceTotalMem_v2(size_t* bytes, int) {
-    *bytes = memory_bytes();
-    return OK;
-}
-
-CALL(cuDeviceGetAttribute, int* value, int attribute, int device)
-LOCKED(cuDeviceGetAttribute, value, attribute, device)
-static Result do_cuDeviceGetAttribute(int* value, int attribute, int) {
-    long long capability = setting("TARFA_EMULATOR_CAPABILITY", 90);
-    switch (attribute) {
-        case 16:
-            *value = 1;
-            break;  // multiprocessors
-        case 75:
-            *value = (int)(capability / 10);
-            break;  // compute capability
-        case 76:
-            *value = (int)(capability % 10);
-            break;
-        case 87:
-            *value = 2;
-            break;  // rate of f32 to that of f64
-        case 115:
-            *value = 1;
-            break;  // memory pools
-        default:
-            *value = 0;
-    }
-    return OK;
-}
-
-CALL(cuDevicePrimaryCtxRetain, void** context, int device)
-LOCKED(cuDevicePrimaryCtxRetain, context, device)
-static Result do_cuDevicePrimaryCtxRetain(void** context, int) {
-    *context = &pieces;
-    return OK;
-}
-
-CALL(cuCtxGetCurrent, void** context)
-LOCKED(cuCtxGetCurrent, context) static Result do_cuCtxGetCurrent(void** context) {
-    *context = &pieces;
-    return OK;
-}
-
-CALL(cuStreamCreate, void** stream, unsigned flags)
-LOCKED(cuStreamCreate, stream, flags) static Result do_cuStreamCreate(void** stream, unsigned) {
-    *stream = new Stream;
-    return OK;
-}
-
-CALL(cuEventCreate, void** event, unsigned flags)
-LOCKED(cuEventCreate, event, flags) static Result do_cuEventCreate(void** event, unsigned) {
-    *event = &used_bytes;
-    return OK;
-}
-
-#define NOTHING(name, ...)                                                       \
-    extern "C" __attribute__((visibility("default"))) Result name(__VA_ARGS__) { \
-        return lost ? LAUNCH_FAILED : OK;                                        \
-    }
-NOTHING(cuDevicePrimaryCtxRelease_v2, int)
-NOTHING(cuCtxSetCurrent, void*)
-CALL(cuStreamDestroy_v2, void* stream)
-LOCKED(cuStreamDestroy_v2, stream) static Result do_cuStreamDestroy_v2(void* stream) {
-    delete static_cast<Stream*>(stream);
-    return OK;
-}
-NOTHING(cuStreamWaitEvent, void*, void*, unsigned)
-NOTHING(cuEventDestroy_v2, void*)
-NOTHING(cuEventRecord, void*, void*)
-NOTHING(cuEventRecordWithFlags, void*, void*, unsigned)
-NOTHING(cuEventQuery, void*)
-NOTHING(cuEventSynchronize, void*)
-NOTHING(cuModuleUnload, void*)
-NOTHING(cuFuncSetAttribute, void*, int, int)
-NOTHING(cuGraphDestroy, void*)
-NOTHING(cuMemHostRegister_v2, void*, size_t, unsigned)
-NOTHING(cuMemHostUnregister, void*)
-NOTHING(cuMemPoolSetAttribute, void*, int, void*)
-NOTHING(cuCtxSynchronize)
-
-CALL(cuDeviceGetDefaultMemPool, void** pool, int device)
-LOCKED(cuDeviceGetDefaultMemPool, pool, device)
-static Result do_cuDeviceGetDefaultMemPool(void** pool, int) {
-    *pool = &pieces;
-    return OK;
-}
-
-CALL(cuEventElapsedTime, float* ms, void* a, void* b)
-LOCKED(cuEventElapsedTime, ms, a, b) static Result do_cuEventElapsedTime(float* ms, void*, void*) {
-    *ms = 0.0f;
-    return OK;
-}
-
-CALL(cuStreamSynchronize, void* stream)
-LOCKED(cuStreamSynchronize, stream) static Result do_cuStreamSynchronize(void*) {
-    for (const auto& piece : pieces) check_guards(piece.second);
-    return OK;
-}
-
-CALL(cuMemAllocAsync, uint64_t* address, size_t bytes, void* stream)
-LOCKED(cuMemAllocAsync, address, bytes, stream)
-static Result do_cuMemAllocAsync(uint64_t* address, size_t bytes, void*) {
-    return take(address, bytes);
-}
-
-CALL(cuMemAlloc_v2, uint64_t* address, size_t bytes)
-LOCKED(cuMemAlloc_v2, address, bytes)
-static Result do_cuMemAlloc_v2(uint64_t* address, size_t bytes) {
-    return take(address, bytes);
-}
-
-CALL(cuMemFreeAsync, uint64_t address, void* stream)
-LOCKED(cuMemFreeAsync, address, stream) static Result do_cuMemFreeAsync(uint64_t address, void*) {
-    return give(address);
-}
-
-CALL(cuMemFree_v2, uint64_t address)
-LOCKED(cuMemFree_v2, address) static Result do_cuMemFree_v2(uint64_t address) {
-    return give(address);
-}
-
-CALL(cuMemGetInfo_v2, size_t* left, size_t* all)
-LOCKED(cuMemGetInfo_v2, left, all) static Result do_cuMemGetInfo_v2(size_t* left, size_t* all) {
-    *all = memory_bytes();
-    *left = *all - used_bytes;
-    return OK;
-}
-
-CALL(cuMemHostAlloc, void** host, size_t bytes, unsigned flags)
-LOCKED(cuMemHostAlloc, host, bytes, flags)
-static Result do_cuMemHostAlloc(void** host, size_t bytes, unsigned) {
-    *host = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    return *host ? OK : OUT_OF_MEMORY;
-}
-
-CALL(cuMemFreeHost, void* host)
-LOCKED(cuMemFreeHost, host) static Result do_cuMemFreeHost(void* host) {
-    std::free(host);
-    return OK;
-}
-
-CALL(cuMemsetD8Async, uint64_t at, unsigned char value, size_t bytes, void* stream)
-LOCKED(cuMemsetD8Async, at, value, bytes, stream)
-static Result do_cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, void*) {
-    if (!is_device(at, bytes)) fail("clearing beside a buffer");
-    std::memset((void*)at, value, bytes);
-    return OK;
-}
-
-CALL(cuMemcpyHtoDAsync_v2, uint64_t to, const void* from, size_t bytes, void* stream)
-LOCKED(cuMemcpyHtoDAsync_v2, to, from, bytes, stream)
-static Result do_cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void*) {
-    if (!is_device(to, bytes)) fail("copying beside a buffer");
-    std::memcpy((void*)to, from, bytes);
-    return OK;
-}
-
-CALL(cuMemcpyDtoHAsync_v2, void* to, uint64_t from, size_t bytes, void* stream)
-LOCKED(cuMemcpyDtoHAsync_v2, to, from, bytes, stream)
-static Result do_cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void*) {
-    if (!is_device(from, bytes)) fail("copying from beside a buffer");
-    std::memcpy(to, (const void*)from, bytes);
-    return OK;
-}
-
-CALL(cuMemcpyDtoDAsync_v2, uint64_t to, uint64_t from, size_t bytes, void* stream)
-LOCKED(cuMemcpyDtoDAsync_v2, to, from, bytes, stream)
-static Result do_cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void*) {
-    if (!is_device(from, bytes) || !is_device(to, bytes)) fail("copying beside buffers");
-    std::memmove((void*)to, (const void*)from, bytes);
-    return OK;
-}
-
-CALL(cuModuleLoadData, void** module, const void* image)
-LOCKED(cuModuleLoadData, module, image)
-static Result do_cuModuleLoadData(void** module, const void*) {
-    *module = &used_bytes;
-    return OK;
-}
-
-CALL(cuModuleGetFunction, void** function, void* module, const char* name)
-LOCKED(cuModuleGetFunction, function, module, name)
-static Result do_cuModuleGetFunction(void** function, void*, const char* name) {
-    auto found = kernels().find(name);
-    if (found == kernels().end()) return NOT_FOUND;
-    *function = &found->second;
-    return OK;
-}
-
-CALL(cuLaunchKernel, void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-     unsigned by, unsigned bz, unsigned shared, void* stream, void** params, void** extra)
-LOCKED(cuLaunchKernel, function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
-static Result do_cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                                unsigned by, unsigned bz, unsigned shared, void* stream,
-                                void** params, void**) {
-    if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535) return INVALID;
-    auto* kernel = static_cast<emulator::Kernel*>(function);
-    Launch launch = {
-        {gx, gy, gz}, {bx, by, bz}, std::vector<unsigned char>(shared + 128), kernel->bind(params)};
-    if (Graph* graph = static_cast<Stream*>(stream)->capturing) {
-        graph->launches.push_back(launch);
+DRIVER cuDeviceGetCount(int* count) {
+    return guarded([&] {
+        *count = (int)setting("TARFA_EMULATOR_DEVICES", 1);
         return OK;
-    }
-    if (launches_left >= 0 && launches_left-- == 0) lost = true;
-    if (lost) return LAUNCH_FAILED;
-    run(launch);
-    return OK;
+    });
+}
+DRIVER cuDeviceGet(int* device, int ordinal) {
+    return guarded([&] {
+        if (ordinal < 0 || ordinal >= setting("TARFA_EMULATOR_DEVICES", 1)) return NO_SUCH_DEVICE;
+        *device = ordinal;
+        return OK;
+    });
+}
+DRIVER cuDeviceGetName(char* name, int len, int) {
+    return guarded([&] {
+        std::snprintf(name, (size_t)len, "tarfa emulator");
+        return OK;
+    });
+}
+DRIVER cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
+    return guarded([&] {
+        std::memset(uuid, device, 16);
+        return OK;
+    });
+}
+DRIVER cuDeviceGetAttribute(int* value, int attribute, int) {
+    return guarded([&] {
+        *value = attribute_value(attribute);
+        return OK;
+    });
 }
 
-CALL(cuStreamBeginCapture_v2, void* stream, int mode)
-LOCKED(cuStreamBeginCapture_v2, stream, mode)
-static Result do_cuStreamBeginCapture_v2(void* stream, int) {
-    static_cast<Stream*>(stream)->capturing = new Graph;
-    return OK;
+// There is one context, and every thread has it.
+DRIVER cuCtxGetCurrent(void** context) {
+    return guarded([&] {
+        *context = &emulator::door;
+        return OK;
+    });
+}
+DRIVER cuDevicePrimaryCtxRetain(void** context, int) { return cuCtxGetCurrent(context); }
+DRIVER cuDevicePrimaryCtxRelease_v2(int) {
+    return guarded([] { return OK; });
+}
+DRIVER cuCtxSetCurrent(void*) {
+    return guarded([] { return OK; });
+}
+DRIVER cuCtxSynchronize() {
+    return guarded([] {
+        emulator::check_all_guards();
+        return OK;
+    });
 }
 
-CALL(cuStreamEndCapture, void* stream, void** graph)
-LOCKED(cuStreamEndCapture, stream, graph)
-static Result do_cuStreamEndCapture(void* stream, void** graph) {
-    *graph = static_cast<Stream*>(stream)->capturing;
-    static_cast<Stream*>(stream)->capturing = nullptr;
-    return OK;
+DRIVER cuStreamCreate(void** stream, unsigned) {
+    return guarded([&] {
+        *stream = new Stream;
+        return OK;
+    });
+}
+DRIVER cuStreamCreateWithPriority(void** stream, unsigned flags, int) {
+    return cuStreamCreate(stream, flags);
+}
+DRIVER cuStreamDestroy_v2(void* stream) {
+    return guarded([&] {
+        delete static_cast<Stream*>(stream);
+        return OK;
+    });
+}
+DRIVER cuStreamSynchronize(void* stream) {
+    return guarded([&] {
+        if (stream_of(stream).capturing) return STREAM_CAPTURE_UNSUPPORTED;
+        emulator::check_all_guards();
+        return OK;
+    });
+}
+DRIVER cuStreamQuery(void* stream) { return cuStreamSynchronize(stream); }
+DRIVER cuStreamWaitEvent(void*, void*, unsigned) {
+    return guarded([] { return OK; });
 }
 
-CALL(cuGraphInstantiateWithFlags, void** exec, void* graph, unsigned long long flags)
-LOCKED(cuGraphInstantiateWithFlags, exec, graph, flags)
-static Result do_cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
-    *exec = graph;
-    return OK;
+DRIVER cuEventCreate(void** event, unsigned) {
+    return guarded([&] {
+        *event = new Event;
+        return OK;
+    });
+}
+DRIVER cuEventDestroy_v2(void* event) {
+    return guarded([&] {
+        delete static_cast<Event*>(event);
+        return OK;
+    });
+}
+DRIVER cuEventRecord(void* event, void*) { return record(event); }
+DRIVER cuEventRecordWithFlags(void* event, void*, unsigned) { return record(event); }
+DRIVER cuEventQuery(void*) {
+    return guarded([] { return OK; });
+}
+DRIVER cuEventSynchronize(void*) {
+    return guarded([] {
+        emulator::check_all_guards();
+        return OK;
+    });
+}
+DRIVER cuEventElapsedTime_v2(float* ms, void* from, void* to) {
+    return guarded([&] {
+        const Event &first = *static_cast<Event*>(from), &last = *static_cast<Event*>(to);
+        if (!first.is_recorded || !last.is_recorded) return INVALID;
+        *ms = std::chrono::duration<float, std::milli>(last.at - first.at).count();
+        return OK;
+    });
+}
+DRIVER cuEventElapsedTime(float* ms, void* from, void* to) {
+    return cuEventElapsedTime_v2(ms, from, to);
 }
 
-CALL(cuGraphExecDestroy, void* exec)
-LOCKED(cuGraphExecDestroy, exec) static Result do_cuGraphExecDestroy(void* exec) {
-    delete static_cast<Graph*>(exec);
-    return OK;
+// A module is all kernels, whatever its PTX says.
+DRIVER cuModuleLoadData(void** module, const void*) {
+    return guarded([&] {
+        *module = &kernels();
+        return OK;
+    });
+}
+DRIVER cuModuleUnload(void*) {
+    return guarded([] { return OK; });
+}
+DRIVER cuModuleGetFunction(void** function, void*, const char* name) {
+    return guarded([&] {
+        auto found = kernels().find(name);
+        if (found == kernels().end()) return NOT_FOUND;
+        *function = &found->second;
+        return OK;
+    });
+}
+DRIVER cuFuncSetAttribute(void* function, int attribute, int value) {
+    return guarded([&] {
+        if (attribute != 8) return OK;
+        if (value < 0 || (unsigned)value > SHARED_BYTES_MAX) return INVALID;
+        static_cast<emulator::Kernel*>(function)->shared_bytes_max = (unsigned)value;
+        return OK;
+    });
+}
+DRIVER cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int block, size_t) {
+    return guarded([&] {
+        *blocks = block > 0 ? 2048 / block : 0;
+        return OK;
+    });
 }
 
-CALL(cuGraphLaunch, void* exec, void* stream)
-LOCKED(cuGraphLaunch, exec, stream) static Result do_cuGraphLaunch(void* exec, void*) {
-    for (Launch& launch : static_cast<Graph*>(exec)->launches) run(launch);
-    return OK;
+DRIVER cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                      unsigned by, unsigned bz, unsigned shared, void* stream, void** params,
+                      void**) {
+    return guarded([&]() -> Result {
+        auto* kernel = static_cast<emulator::Kernel*>(function);
+        if (gx == 0 || gy == 0 || gz == 0 || gx > INT32_MAX || gy > 65535 || gz > 65535)
+            return INVALID;
+        uint64_t threads = (uint64_t)bx * by * bz;
+        if (threads == 0 || threads > emulator::THREADS_MAX) return INVALID;
+        if (shared > kernel->shared_bytes_max) return INVALID;
+        emulator::Launch launch = {
+            {gx, gy, gz}, {bx, by, bz}, shared, kernel->name, kernel->bind(params)};
+        if (Graph* graph = stream_of(stream).capturing) {
+            graph->launches.push_back(launch);
+            return OK;
+        }
+        return run_counted(launch);
+    });
 }
 
-static Result text_of(int error, const char** text) {
-    *text = error == OUT_OF_MEMORY   ? "out of memory"
-            : error == LAUNCH_FAILED ? "launch failed"
-                                     : "error";
-    return OK;
+DRIVER cuStreamBeginCapture_v2(void* stream, int) {
+    return guarded([&] {
+        if (stream_of(stream).capturing) return INVALID;
+        stream_of(stream).capturing = new Graph;
+        return OK;
+    });
 }
-extern "C" __attribute__((visibility("default"))) Result cuGetErrorName(int e, const char** t) {
-    return text_of(e, t);
+DRIVER cuStreamIsCapturing(void* stream, int* status) {
+    return guarded([&] {
+        *status = stream_of(stream).capturing != nullptr;
+        return OK;
+    });
 }
-extern "C" __attribute__((visibility("default"))) Result cuGetErrorString(int e, const char** t) {
-    return text_of(e, t);
+DRIVER cuStreamEndCapture(void* stream, void** graph) {
+    return guarded([&] {
+        *graph = stream_of(stream).capturing;
+        stream_of(stream).capturing = nullptr;
+        return *graph ? OK : INVALID;
+    });
 }
+DRIVER cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
+    return guarded([&] {
+        *exec = new Graph(*static_cast<Graph*>(graph));
+        return OK;
+    });
+}
+DRIVER cuGraphUpload(void*, void*) {
+    return guarded([] { return OK; });
+}
+DRIVER cuGraphLaunch(void* exec, void*) {
+    return guarded([&]() -> Result {
+        for (const emulator::Launch& launch : static_cast<Graph*>(exec)->launches) {
+            if (Result failed = run_counted(launch)) return failed;
+        }
+        return OK;
+    });
+}
+DRIVER cuGraphExecDestroy(void* exec) {
+    return guarded([&] {
+        delete static_cast<Graph*>(exec);
+        return OK;
+    });
+}
+DRIVER cuGraphDestroy(void* graph) { return cuGraphExecDestroy(graph); }

@@ -1,37 +1,55 @@
-// What kernels find on a CPU: threads of a block as fibers of one system thread, the warp's
-// functions with all lanes met, arithmetic as IEEE has it. See emulator/README.md.
+// What kernels find on a CPU: the threads of a block as fibers of one system thread, and the
+// functions in which they meet. `build.sh` makes a driver of them; CONTRIBUTING.md says how to
+// use it. Whatever no GPU would do well ends the program with a message.
 #pragma once
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <tuple>
+#include <type_traits>
 
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static
+#define __constant__ static
+// The library has no other variables of this kind, so that all of them can be poisoned before a
+// block runs, wherever they are declared: see fibers.cpp.
+#define __shared__ static thread_local
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 
-struct uint2 {
+// Aligned as on a GPU, which refuses vectors that lie elsewhere.
+struct alignas(8) uint2 {
     unsigned x, y;
 };
-struct uint4 {
+struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
-struct float4 {
+struct alignas(16) int4 {
+    int x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
     float x, y, z, w;
 };
+struct alignas(16) double2 {
+    double x, y;
+};
 struct dim3 {
-    unsigned x, y, z;
+    unsigned x = 1, y = 1, z = 1;
 };
 
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline double2 make_double2(double x, double y) { return {x, y}; }
 
 namespace emulator {
 
@@ -44,13 +62,17 @@ struct Thread {
 struct Block {
     dim3 index, size, grid;
     unsigned char* shared;
+    const char* kernel;
 };
 
 extern Thread* now;
 extern Block block;
 
-// Meets the other 31 lanes, leaving a value; afterwards every lane's value can be read. `kind` is
-// what the lanes must agree on.
+// Ends the program: a kernel or a call did what no GPU would do well.
+[[noreturn]] void fail(const char* why);
+
+// Meets the other 31 lanes, leaving a value; afterwards every lane's value can be read until the
+// next meeting but one. `kind` is what the lanes must agree on.
 const uint64_t* meet_warp(int kind, uint64_t value);
 // Meets all threads of the block that have not ended.
 void meet_block();
@@ -59,9 +81,11 @@ void meet_block();
 struct Kernel {
     const char* name;
     std::function<std::function<void()>(void**)> bind;
+    unsigned shared_bytes_max = 48 << 10;
 };
 void enter(const Kernel& kernel);
 
+// Arguments are read when the kernel is queued, each as the type that the kernel declares.
 template <class... A>
 std::function<std::function<void()>(void**)> binder(void (*kernel)(A...)) {
     return [kernel](void** params) -> std::function<void()> {
@@ -82,7 +106,7 @@ struct Entry {
 
 template <class T>
 uint64_t bits(T v) {
-    static_assert(sizeof(T) <= 8);
+    static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>);
     uint64_t all = 0;
     std::memcpy(&all, &v, sizeof v);
     return all;
@@ -95,91 +119,76 @@ T of_bits(uint64_t all) {
     return v;
 }
 
+// What lanes meet for. Kinds below 16 are free for instructions that a kernel emulates itself.
+enum Meeting { Shuffle = 16, ShuffleXor, ShuffleUp, ShuffleDown, Ballot, Any, All, Sync };
+
+inline void check_mask(unsigned mask) {
+    if (__builtin_expect(mask != 0xffffffffu, 0)) fail("a warp function for some lanes only");
+}
+
+// Lanes that shuffle values of different sizes do not meet either.
+template <class T>
+const uint64_t* meet_to_shuffle(Meeting meeting, unsigned mask, T v) {
+    check_mask(mask);
+    return meet_warp(meeting | (int)sizeof(T) << 8, bits(v));
+}
+
+inline unsigned meet_to_vote(Meeting meeting, unsigned mask, bool vote) {
+    check_mask(mask);
+    const uint64_t* all = meet_warp(meeting, vote);
+    unsigned ballot = 0;
+    for (unsigned i = 0; i < 32; i++) ballot |= (unsigned)all[i] << i;
+    return ballot;
+}
+
 }  // namespace emulator
 
 #define threadIdx (emulator::now->index)
 #define blockIdx (emulator::block.index)
 #define blockDim (emulator::block.size)
 #define gridDim (emulator::block.grid)
+const int warpSize = 32;
 
 inline unsigned char* emulator_shared_bytes() { return emulator::block.shared; }
 
 inline unsigned emulator_lane() { return emulator::now->flat % 32; }
 
 template <class T>
-T __shfl_sync(unsigned, T v, unsigned lane) {
-    return emulator::of_bits<T>(emulator::meet_warp(1, emulator::bits(v))[lane % 32]);
+T __shfl_sync(unsigned mask, T v, unsigned lane) {
+    return emulator::of_bits<T>(emulator::meet_to_shuffle(emulator::Shuffle, mask, v)[lane % 32]);
 }
 template <class T>
-T __shfl_xor_sync(unsigned, T v, unsigned mask) {
-    return emulator::of_bits<T>(emulator::meet_warp(2, emulator::bits(v))[emulator_lane() ^ mask]);
+T __shfl_xor_sync(unsigned mask, T v, unsigned flip) {
+    const uint64_t* all = emulator::meet_to_shuffle(emulator::ShuffleXor, mask, v);
+    return emulator::of_bits<T>(all[(emulator_lane() ^ flip) % 32]);
+}
+// A lane without a source keeps what it has.
+template <class T>
+T __shfl_up_sync(unsigned mask, T v, unsigned by) {
+    const uint64_t* all = emulator::meet_to_shuffle(emulator::ShuffleUp, mask, v);
+    return by > emulator_lane() ? v : emulator::of_bits<T>(all[emulator_lane() - by]);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T v, unsigned by) {
+    const uint64_t* all = emulator::meet_to_shuffle(emulator::ShuffleDown, mask, v);
+    return by > 31 - emulator_lane() ? v : emulator::of_bits<T>(all[emulator_lane() + by]);
 }
 
-inline unsigned __ballot_sync(unsigned, bool p) {
-    const uint64_t* all = emulator::meet_warp(3, p);
-    unsigned ballot = 0;
-    for (unsigned i = 0; i < 32; i++) ballot |= (unsigned)all[i] << i;
-    return ballot;
+inline unsigned __ballot_sync(unsigned mask, bool p) {
+    return emulator::meet_to_vote(emulator::Ballot, mask, p);
 }
-inline bool __any_sync(unsigned mask, bool p) { return __ballot_sync(mask, p) != 0; }
-inline bool __all_sync(unsigned mask, bool p) { return __ballot_sync(mask, p) == 0xffffffffu; }
-inline void __syncwarp() { emulator::meet_warp(4, 0); }
+inline int __any_sync(unsigned mask, bool p) {
+    return emulator::meet_to_vote(emulator::Any, mask, p) != 0;
+}
+inline int __all_sync(unsigned mask, bool p) {
+    return emulator::meet_to_vote(emulator::All, mask, p) == 0xffffffffu;
+}
+inline void __syncwarp(unsigned mask = 0xffffffffu) {
+    emulator::check_mask(mask);
+    emulator::meet_warp(emulator::Sync, 0);
+}
 inline void __syncthreads() { emulator::meet_block(); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
 
-// Fibers take turns, so reading and writing is one step.
-template <class T>
-T atomicAdd(T* at, T v) {
-    T old = *at;
-    *at = old + v;
-    return old;
-}
-template <class T>
-T atomicOr(T* at, T v) {
-    T old = *at;
-    *at = old | v;
-    return old;
-}
-template <class T>
-T atomicCAS(T* at, T expected, T v) {
-    T old = *at;
-    if (old == expected) *at = v;
-    return old;
-}
-
-inline unsigned __float_as_uint(float v) { return emulator::of_bits<unsigned>(emulator::bits(v)); }
-inline float __uint_as_float(unsigned v) { return emulator::of_bits<float>(v); }
-inline long long __double_as_longlong(double v) {
-    return emulator::of_bits<long long>(emulator::bits(v));
-}
-inline double __longlong_as_double(long long v) { return emulator::of_bits<double>((uint64_t)v); }
-
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fsqrt_rn(float a) { return std::sqrt(a); }
-inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
-inline float __double2float_rn(double v) { return (float)v; }
-inline int __double2int_rn(double v) { return (int)std::rint(v); }
-
-inline int __ffs(int v) { return __builtin_ffs(v); }
-inline int __clz(int v) { return v == 0 ? 32 : __builtin_clz((unsigned)v); }
-inline int __clzll(long long v) { return v == 0 ? 64 : __builtin_clzll((unsigned long long)v); }
-inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
-    return (unsigned long long)((unsigned __int128)a * b >> 64);
-}
-
-template <class T>
-T __ldcs(const T* at) {
-    return *at;
-}
-
-template <class A, class B>
-std::common_type_t<A, B> min(A a, B b) {
-    return b < a ? b : a;
-}
-template <class A, class B>
-std::common_type_t<A, B> max(A a, B b) {
-    return a < b ? b : a;
-}
-using std::fabs;
+#include "arithmetic.h"

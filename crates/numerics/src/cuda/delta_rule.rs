@@ -25,8 +25,9 @@ pub struct DeviceDeltaInputs<'a> {
     pub rule_site: Site,
 }
 
-/// Rows of the state that a block carries, one for each warp.
-const BLOCK_ROWS: usize = 4;
+/// Warps of a block, and rows of the state that each carries.
+const BLOCK_WARPS: usize = 4;
+const WARP_ROWS: usize = 2;
 
 impl Gpu {
     /// Runs a chunk through the state `[value_heads, value_dim, key_dim]`.
@@ -58,7 +59,7 @@ impl Gpu {
         // SAFETY: a value for each token and head.
         unsafe { self.launch("delta_gates", Grid::threads(count), args)? };
         let out = self.room(tokens * heads * s.value_dim)?;
-        let rows = heads * s.value_dim;
+        let warps = heads * s.value_dim.div_ceil(WARP_ROWS);
         let args = args![
             &q,
             &k,
@@ -77,7 +78,7 @@ impl Gpu {
             self.failure(),
             inputs.rule_site
         ];
-        let grid = Grid::line(rows.div_ceil(BLOCK_ROWS), 32 * BLOCK_ROWS as u32);
+        let grid = Grid::line(warps.div_ceil(BLOCK_WARPS), 32 * BLOCK_WARPS as u32);
         // SAFETY: shapes as asserted.
         unsafe { self.launch("delta_rule", grid, args)? };
         Ok(out)

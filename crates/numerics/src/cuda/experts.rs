@@ -134,41 +134,57 @@ impl Gpu {
         let place = self.upload(&[place])?;
         let beside = token.beside.as_ref();
         let shared_active = beside.map(|s| self.room(s.width)).transpose()?;
+        // Every expert is as large as the next, and the shared one is taken for one of them.
+        let inner_rows = table.inner_rows;
+        let parts = top_k * table.parts + beside.map_or(0, |s| s.inner.len());
+        let inner_blocks = self.blocks_of(inner_rows, 1, parts, 1);
+        let downs = top_k + usize::from(beside.is_some());
+        let down_blocks = self.blocks_of(table.hidden, 1, downs, 1);
         let inner_jobs = beside.map_or(&[][..], |s| s.inner);
-        let inner_jobs = self.jobs_behind(top_k * table.parts, inner_jobs)?;
+        let inner_jobs = self.jobs_behind(top_k * table.parts, inner_jobs, inner_blocks)?;
         let down_job = beside.zip(shared_active.as_ref()).map(|(s, active)| {
             let output = super::DeviceOutput::Bf16(s.down_out);
             LinearJob::new(s.down, active, 1, output, s.down_site)
         });
-        let down_jobs = self.jobs_behind(top_k, down_job.as_slice())?;
-        let args =
-            args![token.ids, top_k, &table.experts, table.parts, &place, &inner_jobs, &down_jobs];
+        let down_jobs = self.jobs_behind(top_k, down_job.as_slice(), down_blocks)?;
+        let args = args![
+            token.ids,
+            top_k,
+            &table.experts,
+            table.parts,
+            &place,
+            inner_blocks,
+            down_blocks,
+            &inner_jobs,
+            &down_jobs
+        ];
         let block = top_k.next_multiple_of(32) as u32;
         // SAFETY: ids are below the table's count by how they are chosen; there is room for the
         // jobs of every choice.
         unsafe { self.launch("expert_jobs", Grid::line(1, block), args)? };
-        let most =
-            beside.map_or(0, |s| s.inner.iter().map(|j| j.weights.rows()).max().unwrap_or(0));
         // SAFETY: the jobs are those of the choices and of the shared expert.
-        unsafe { self.queue_jobs(&inner_jobs, table.inner_rows.max(most), table.hidden)? };
+        unsafe { self.queue_jobs(&inner_jobs, inner_blocks * parts, table.hidden)? };
         self.activate_into(&inner, table.width, &active)?;
         if let (Some(shared), Some(active)) = (beside, &shared_active) {
             self.activate_into(shared.inner_out, shared.width, active)?;
         }
         let cols = beside.map_or(0, |s| s.width).max(table.width);
         // SAFETY: as above.
-        unsafe { self.queue_jobs(&down_jobs, table.hidden, cols)? };
+        unsafe { self.queue_jobs(&down_jobs, down_blocks * downs, cols)? };
         Ok(out)
     }
 
-    /// Room for `first` jobs that a kernel writes, and some behind them.
+    /// Room for `first` jobs that a kernel writes, and some behind them, `blocks` for each.
     fn jobs_behind(
         &self,
         first: usize,
         jobs: &[LinearJob<'_>],
+        blocks: usize,
     ) -> Result<Buffer<RawJob>, GpuError> {
         let mut raw = vec![RawJob::zeroed(); first];
-        raw.extend(jobs.iter().map(LinearJob::raw));
+        for job in jobs {
+            raw.push(job.raw().with_blocks(raw.len() * blocks, blocks));
+        }
         self.upload(&raw)
     }
 }

@@ -13,7 +13,7 @@ use super::{Gpu, GpuError, Wide};
 /// each accumulator.
 type Source = (&'static str, (i32, i32), &'static [(&'static str, bool)]);
 
-const SOURCES: [Source; 13] = [
+const SOURCES: [Source; 14] = [
     (include_str!("../../cuda/ptx/linear.ptx"), BASE, &[("linear", true)]),
     (
         include_str!("../../cuda/ptx/product.ptx"),
@@ -48,6 +48,11 @@ const SOURCES: [Source; 13] = [
     ),
     (include_str!("../../cuda/ptx/router.ptx"), BASE, &[("route", true), ("shared_gates", false)]),
     (include_str!("../../cuda/ptx/experts.ptx"), BASE, &[("expert_jobs", false)]),
+    (
+        include_str!("../../cuda/ptx/probe.ptx"),
+        (8, 0),
+        &[("probe_read", false), ("probe_tensor", false)],
+    ),
     (include_str!("../../cuda/ptx/mix.ptx"), BASE, &[("mix", true)]),
     (include_str!("../../cuda/ptx/elementwise.ptx"), BASE, &[("add", false), ("activate", false)]),
     (

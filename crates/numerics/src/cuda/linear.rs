@@ -82,6 +82,8 @@ impl<'a> LinearJob<'a> {
             stride: self.stride as u32,
             output,
             site: self.site.0,
+            first_block: 0,
+            blocks: 0,
         }
     }
 }
@@ -98,15 +100,18 @@ pub(super) struct RawJob {
     stride: u32,
     output: u32,
     site: u32,
+    first_block: u32,
+    blocks: u32,
 }
 
 impl Element for RawJob {}
 
 /// As in cuda/linear.cu.
-const BLOCK_WARPS: usize = 8;
+const BLOCK_ROWS: usize = 16;
 const SHARED_COLS: usize = 12288;
-/// Blocks for each multiprocessor that let no jobs wait and lay out x seldom.
-const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
+/// Blocks that a multiprocessor runs side by side.
+const BLOCKS_PER_MULTIPROCESSOR: usize = 3;
+const OUTPUT_F32: u32 = 1;
 
 impl Gpu {
     /// Runs every job.
@@ -122,37 +127,78 @@ impl Gpu {
 
     /// A warp for each output: for few tokens, and for what the products do not take.
     fn by_rows(&self, jobs: &[&LinearJob<'_>]) -> Result<(), GpuError> {
-        let raw: Vec<RawJob> = jobs.iter().map(|j| j.raw()).collect();
-        let most = |of: fn(&RawJob) -> usize| raw.iter().map(of).max();
-        let Some(rows) = most(|j| j.weights.rows as usize) else { return Ok(()) };
-        let tokens = most(|j| j.count as usize).expect("there is a job").min(1 << 15);
-        let cols = raw.iter().map(|j| j.weights.cols as usize).filter(|c| *c <= SHARED_COLS);
-        let grid = self.job_grid(raw.len(), rows, tokens, cols.max().unwrap_or(0));
+        let mut raw: Vec<RawJob> = jobs.iter().map(|j| j.raw()).collect();
+        let Some(tokens) = raw.iter().map(|j| j.count as usize).max() else { return Ok(()) };
+        let tokens = tokens.min(1 << 15);
+        let blocks = self.share_blocks(&mut raw, tokens);
+        let cols = raw.iter().map(RawJob::shared_bytes).max();
+        let blocks = (blocks, 1, tokens);
+        let grid = Grid { blocks, block: 256, shared_bytes: cols.unwrap_or(0) };
+        let count = raw.len();
         let raw = self.upload(&raw)?;
         // SAFETY: `LinearJob::raw` checked every job against its buffers, which the caller holds
         // until it is queued; memory is freed in the order of the stream.
-        unsafe { self.launch("linear", grid, args![&raw, self.failure()]) }
+        unsafe { self.launch("linear", grid, args![&raw, count, self.failure()]) }
     }
 
-    /// Runs jobs of one token that are on the device by then.
+    /// Runs jobs of one token that are on the device by then, `blocks` in all.
     ///
     /// # Safety
-    /// They are whole by then, none has more rows or columns, and their buffers live.
+    /// They are whole by then, and their buffers live.
     pub(super) unsafe fn queue_jobs(
         &self,
         jobs: &Buffer<RawJob>,
-        rows: usize,
+        blocks: usize,
         cols: usize,
     ) -> Result<(), GpuError> {
-        let cols = if cols <= SHARED_COLS { cols } else { SHARED_COLS };
-        let grid = self.job_grid(jobs.len(), rows, 1, cols);
+        let shared_bytes = if cols <= SHARED_COLS { 4 * cols as u32 } else { 0 };
+        let grid = Grid { blocks: (blocks, 1, 1), block: 256, shared_bytes };
         // SAFETY: the caller's word.
-        unsafe { self.launch("linear", grid, args![jobs, self.failure()]) }
+        unsafe { self.launch("linear", grid, args![jobs, jobs.len(), self.failure()]) }
     }
 
-    fn job_grid(&self, jobs: usize, rows: usize, tokens: usize, shared_cols: usize) -> Grid {
-        let all = self.info.multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
-        let blocks = (all / (jobs * tokens)).max(1).min(rows.div_ceil(BLOCK_WARPS));
-        Grid { blocks: (blocks, jobs, tokens), block: 256, shared_bytes: 4 * shared_cols as u32 }
+    /// Blocks for rows of so many weights, of so many in all.
+    ///
+    /// As many as run side by side, where rows are few: each lays out x once. Where there are many,
+    /// more, so that none is left to run alone.
+    pub(super) fn blocks_of(
+        &self,
+        rows: usize,
+        weights: usize,
+        all: usize,
+        tokens: usize,
+    ) -> usize {
+        let groups = rows.div_ceil(BLOCK_ROWS) as f64 * all as f64 / weights as f64;
+        let side_by_side = (self.info.multiprocessors * BLOCKS_PER_MULTIPROCESSOR) as f64;
+        let blocks = (groups / 4.0).clamp(side_by_side, 5.0 * side_by_side);
+        let share = blocks * weights as f64 / all as f64 / tokens as f64;
+        (share.round() as usize).clamp(1, rows.div_ceil(BLOCK_ROWS).max(1))
+    }
+
+    /// Gives every job its blocks, one behind the other; how many there are.
+    fn share_blocks(&self, jobs: &mut [RawJob], tokens: usize) -> usize {
+        let weights = |j: &RawJob| j.weights.rows as usize * j.weights.cols as usize;
+        let all: usize = jobs.iter().map(weights).sum();
+        let mut first = 0;
+        for job in jobs {
+            let blocks = self.blocks_of(job.weights.rows as usize, weights(job), all, tokens);
+            (job.first_block, job.blocks) = (first as u32, blocks as u32);
+            first += blocks;
+        }
+        first
+    }
+}
+
+impl RawJob {
+    /// Dynamic shared memory for its input.
+    fn shared_bytes(&self) -> u32 {
+        let each = if self.output == OUTPUT_F32 { 8 } else { 4 };
+        let bytes = each * self.weights.cols;
+        if bytes <= 4 * SHARED_COLS as u32 { bytes } else { 0 }
+    }
+
+    /// The job with the blocks from `first` on.
+    pub(super) fn with_blocks(self, first: usize, blocks: usize) -> RawJob {
+        RawJob { first_block: first as u32, blocks: blocks as u32, ..self }
     }
 }

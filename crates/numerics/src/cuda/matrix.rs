@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Buffer, Gpu, GpuError};
+use super::{Buffer, Copier, Gpu, GpuError};
 use crate::op::linear::{Elements, Matrix, PackedRows};
 
 /// `Matrix` of cuda/matrix.cuh.
@@ -93,12 +93,20 @@ impl MatrixLayout {
             Elements::F32(w) => put(0, bytemuck::cast_slice(w)),
             Elements::Packed(w) => {
                 put(0, bytemuck::cast_slice(w.groups));
-                put(1, w.bases);
-                put(2, bytemuck::cast_slice(&escape_starts(&w)));
-                put(3, bytemuck::cast_slice(w.escape_places));
-                put(4, bytemuck::cast_slice(w.escape_values));
+                self.fill_small(&w, &mut into[self.parts[1]..self.parts[5]]);
             }
         }
+    }
+
+    /// Writes what a packed projection has beside its groups, from its part 1 on.
+    fn fill_small(&self, w: &PackedRows<'_>, into: &mut [u8]) {
+        let mut put = |part: usize, bytes: &[u8]| {
+            into[self.parts[part] - self.parts[1]..][..bytes.len()].copy_from_slice(bytes);
+        };
+        put(1, w.bases);
+        put(2, bytemuck::cast_slice(&escape_starts(w)));
+        put(3, bytemuck::cast_slice(w.escape_places));
+        put(4, bytemuck::cast_slice(w.escape_values));
     }
 
     pub(super) fn at(&self, address: u64) -> RawMatrix {
@@ -154,23 +162,27 @@ impl DeviceMatrix {
         Ok(DeviceMatrix::at(&Arc::new(memory), 0, layout, matrix.bytes()))
     }
 
-    /// Writes a projection into `memory` from `offset` on, over whatever was there.
+    /// Queues the copy of a projection into `memory` from `offset` on, over whatever was there.
     ///
     /// # Errors
     /// A device that was lost.
-    pub fn place(
-        gpu: &Gpu,
+    pub fn place<'a>(
+        copier: &mut Copier<'a, '_>,
         memory: &Arc<Buffer<u8>>,
         offset: usize,
         layout: MatrixLayout,
-        matrix: &Matrix<'_>,
+        matrix: &Matrix<'a>,
     ) -> Result<DeviceMatrix, GpuError> {
+        let at = |part: usize| offset + layout.parts[part];
         match matrix.elements() {
-            Elements::Bf16(w) => gpu.write(bytemuck::cast_slice(w), memory, offset)?,
-            _ => {
-                let mut bytes = vec![0; layout.bytes];
-                layout.fill(matrix, &mut bytes);
-                gpu.write(&bytes, memory, offset)?;
+            Elements::Bf16(w) => copier.write(bytemuck::cast_slice(w), memory, offset)?,
+            Elements::F32(w) => copier.write(bytemuck::cast_slice(w), memory, offset)?,
+            Elements::Packed(w) => {
+                copier.write(bytemuck::cast_slice(w.groups), memory, at(0))?;
+                // The small parts lie behind one another: one copy.
+                let mut small = vec![0; layout.parts[5] - layout.parts[1]];
+                layout.fill_small(&w, &mut small);
+                copier.through_ring(&small, memory, at(1))?;
             }
         }
         Ok(DeviceMatrix::at(memory, offset, layout, matrix.bytes()))

@@ -83,6 +83,11 @@ pub struct Pinned {
 }
 
 impl Pinned {
+    /// How many bytes there are.
+    pub(super) fn len(&self) -> usize {
+        self.slice.len()
+    }
+
     /// The bytes, once no copy reads them any more.
     ///
     /// # Errors
@@ -184,6 +189,19 @@ impl Gpu {
         })?;
         self.synchronize()?;
         Ok(out)
+    }
+
+    /// Queues a copy to the host, which is to be read after `synchronize` only.
+    pub(super) fn queue_download<T: Element>(
+        &self,
+        from: &Buffer<T>,
+        into: &mut [u8],
+    ) -> Result<(), GpuError> {
+        assert_eq!(into.len(), from.len * size_of::<T>(), "all of the buffer");
+        // SAFETY: `into` is as long as the buffer, and the callers wait before it goes.
+        self.queue("copying from it", into.len(), || unsafe {
+            result::memcpy_dtoh_async(into, from.address, self.stream.cu_stream())
+        })
     }
 
     /// Copies values on the device.

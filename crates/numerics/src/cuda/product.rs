@@ -15,6 +15,7 @@ const LEAST_TOKENS: usize = 4;
 /// As in cuda/product.cu.
 const TILE_ROWS: usize = 128;
 const TILE_TOKENS: usize = 64;
+const BLOCK: u32 = 128;
 /// Dynamic shared memory of `product`: three stages of two tiles.
 pub(super) const SHARED_BYTES: u32 = 3 * 24 * 1024;
 /// Packed weights are unpacked so many bytes at a time, or one matrix.
@@ -102,7 +103,7 @@ impl Gpu {
         let most_words = words.iter().max().copied().unwrap_or(0);
         let (raw, proofs) = (self.upload(&raw)?, self.upload(&proofs)?);
         let tiles = (most_tokens.div_ceil(TILE_TOKENS), most_rows.div_ceil(TILE_ROWS), jobs.len());
-        let grid = Grid { blocks: tiles, block: 256, shared_bytes: SHARED_BYTES };
+        let grid = Grid { blocks: tiles, block: BLOCK, shared_bytes: SHARED_BYTES };
         // SAFETY: `LinearJob::raw` checked every job, lengths and doubts are as large as it says,
         // and everything is freed in the order of the stream.
         unsafe { self.launch("product", grid, args![&raw, &proofs])? };

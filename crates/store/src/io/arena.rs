@@ -67,6 +67,12 @@ impl Arena {
         Ok(Arena { shared: Arc::new(shared) })
     }
 
+    /// Where all slots lie, for what locks them in place.
+    pub fn addresses(&self) -> std::ops::Range<usize> {
+        let first = self.shared.base as usize;
+        first..first + self.shared.slot_bytes * self.shared.slot_count
+    }
+
     /// A free slot, if there is one.
     pub fn take(&self) -> Option<ArenaSlot> {
         let index = self.free().pop()?;

@@ -200,6 +200,7 @@ impl GpuExperts {
         }
         at.slots.vram.release(self.layer, &all);
         let there = there?;
+        at.slots.copies.finish()?;
         let experts: Vec<GpuMlp> = all.iter().map(|e| there[e].clone()).collect();
         Ok(at.slots.layer_is_there(at.gpu, self.layer, &experts)?)
     }
@@ -218,6 +219,7 @@ impl GpuExperts {
                 let (expert, mlp) = self.bring_one(at, one, left, &mut counters)?;
                 there.insert(expert, mlp);
             }
+            at.slots.copies.finish()?;
         }
         Ok(there)
     }
@@ -291,6 +293,8 @@ impl GpuExperts {
             return Ok(());
         }
         let (tiers, mut wave) = (at.tiers, Wave::default());
+        // What copies still read is not free for the reader.
+        at.slots.copies.finish()?;
         let mut supply = tiers.begin(self.layer, &uses, phase, &mut counters.tiers);
         while let Some(ready) = supply.next(at.cpu, &mut counters.tiers)? {
             for one in ready {
@@ -298,8 +302,12 @@ impl GpuExperts {
                     self.run(at, groups, chunk, &mut wave, counters)?;
                 }
                 wave.push(self.bring_one(at, one, left, &mut counters.tiers)?);
+                if wave.len() == WAVE_EXPERTS {
+                    self.run(at, groups, chunk, &mut wave, counters)?;
+                }
             }
             self.run(at, groups, chunk, &mut wave, counters)?;
+            at.slots.copies.finish()?;
         }
         Ok(())
     }
@@ -315,7 +323,7 @@ impl GpuExperts {
         let blocks = at.tiers.map().blocks(self.layer.0 as u32, expert.0).iter().zip(bytes.blocks);
         let mlp = Mlp::of_blocks(blocks)?;
         let slot = at.slots.vram.take().expect("what only passed through has left");
-        let brought = at.slots.bring(at.gpu, slot, &mlp);
+        let brought = at.slots.bring(at.cpu, slot, mlp);
         left.retain(|e| *e != expert);
         if brought.is_err() {
             at.slots.vram.failed(self.layer, expert, Some(slot));
@@ -356,7 +364,11 @@ impl GpuExperts {
             let uses = vec![Use { mlp: &shared.mlp, first: 0, count, sites }];
             banks.push(Bank { uses, tokens: None, out, first: 0 });
         }
+        at.slots.copies.join(at.gpu)?;
         run(at.gpu, chunk.x, &banks)?;
+        let of_wave = wave.iter().filter_map(|(expert, _)| at.slots.vram.slot(self.layer, *expert));
+        let read: Vec<usize> = of_wave.collect();
+        at.slots.are_read(at.gpu, read.into_iter())?;
         chunk.shared_runs = true;
         chunk.done += first;
         // The device works in order: what comes into a slot comes after what is queued by now.
@@ -373,6 +385,9 @@ impl GpuExperts {
         self.router.matrix.bytes() + shared
     }
 }
+
+/// Experts that run together while the next ones come.
+const WAVE_EXPERTS: usize = 4;
 
 /// Experts that are in the device's memory and wait to run.
 type Wave = Vec<(ExpertIdx, GpuMlp)>;

@@ -3,10 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use numerics::cuda::{Buffer, DeviceMatrix, ExpertTable, Gpu, GpuError, MatrixLayout};
+use numerics::Cpu;
+use numerics::cuda::{
+    Buffer, Copier, Copies, DeviceMatrix, ExpertTable, Gpu, GpuError, Mark, MatrixLayout,
+};
 use store::experts::{Encoding, ExpertMap};
 
 use super::super::mlp::{GateUp, Mlp};
+use super::super::weight::Weight;
 use super::mlp::GpuMlp;
 use crate::index::LayerIdx;
 use crate::tiers::vram::Vram;
@@ -17,6 +21,9 @@ pub(super) struct Slots {
     memory: Arc<Buffer<u8>>,
     slot_bytes: usize,
     filled: HashMap<usize, GpuMlp>,
+    pub(super) copies: Copies,
+    /// Slots that something reads which was queued.
+    read_by: HashMap<usize, Arc<Mark>>,
     /// Of layers whose experts are all there to stay.
     tables: HashMap<LayerIdx, Arc<ExpertTable>>,
     /// Layers that have experts.
@@ -48,8 +55,9 @@ impl Slots {
         layers: usize,
     ) -> Result<Slots, GpuError> {
         let memory = Arc::new(gpu.room(slots * slot_bytes)?);
-        let (filled, tables) = (HashMap::new(), HashMap::new());
-        Ok(Slots { vram, memory, slot_bytes, filled, tables, layers })
+        let (filled, tables, read_by) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let copies = gpu.copies()?;
+        Ok(Slots { vram, memory, slot_bytes, filled, copies, read_by, tables, layers })
     }
 
     /// Whether nothing has to be brought any more.
@@ -79,24 +87,53 @@ impl Slots {
         self.filled[&slot].clone()
     }
 
-    /// Copies an expert of the host to a slot.
-    pub(super) fn bring(&mut self, gpu: &Gpu, slot: usize, from: &Mlp) -> Result<GpuMlp, GpuError> {
-        let inner = match &from.gate_up {
-            GateUp::Fused(both) => vec![both],
-            GateUp::Split(gate, up) => vec![gate, up],
-        };
-        let mut at = slot * self.slot_bytes;
-        let mut put = |weight: &super::super::weight::Weight| {
-            let matrix = weight.matrix();
-            let layout = MatrixLayout::of(&matrix);
-            assert!(at + layout.bytes() <= (slot + 1) * self.slot_bytes, "an expert fits its slot");
-            let placed = DeviceMatrix::place(gpu, &self.memory, at, layout, &matrix)?;
-            at += layout.bytes();
-            Ok::<_, GpuError>(placed)
-        };
-        let inner = inner.into_iter().map(&mut put).collect::<Result<_, _>>()?;
-        let mlp = GpuMlp { inner, down: put(&from.down)? };
+    /// Queues the copy of an expert to a slot, behind what still reads it.
+    pub(super) fn bring(&mut self, cpu: &Cpu, slot: usize, from: Mlp) -> Result<GpuMlp, GpuError> {
+        if let Some(mark) = self.read_by.remove(&slot) {
+            self.copies.after(&mark)?;
+        }
+        let (mut at, end) = (slot * self.slot_bytes, (slot + 1) * self.slot_bytes);
+        let memory = &self.memory;
+        let mlp = self.copies.keep(cpu, from, |from, copier| {
+            let mut weights = match &from.gate_up {
+                GateUp::Fused(both) => vec![both],
+                GateUp::Split(gate, up) => vec![gate, up],
+            };
+            weights.push(&from.down);
+            let mut placed = Vec::new();
+            for weight in weights {
+                placed.push(place(copier, memory, weight, &mut at, end)?);
+            }
+            let down = placed.pop().expect("it was the last");
+            Ok(GpuMlp { inner: placed, down })
+        })?;
         self.filled.insert(slot, mlp.clone());
         Ok(mlp)
     }
+
+    /// Notes that what is queued by now reads these slots.
+    pub(super) fn are_read(
+        &mut self,
+        gpu: &Gpu,
+        slots: impl Iterator<Item = usize>,
+    ) -> Result<(), GpuError> {
+        let mark = Arc::new(gpu.mark()?);
+        self.read_by.extend(slots.map(|slot| (slot, mark.clone())));
+        Ok(())
+    }
+}
+
+fn place<'a>(
+    copier: &mut Copier<'a, '_>,
+    memory: &Arc<Buffer<u8>>,
+    weight: &'a Weight,
+    at: &mut usize,
+    end: usize,
+) -> Result<DeviceMatrix, GpuError> {
+    let matrix = weight.matrix();
+    let layout = MatrixLayout::of(&matrix);
+    assert!(*at + layout.bytes() <= end, "an expert fits its slot");
+    let placed = DeviceMatrix::place(copier, memory, *at, layout, &matrix)?;
+    *at += layout.bytes();
+    Ok(placed)
 }
