@@ -11,6 +11,7 @@ use engine::text::{ChatTemplateError, GenerationDefaultsError, TokenizerError};
 use engine::tiers::heat::HeatError;
 use engine::tiers::trace::TraceError;
 use numerics::cpu::CpuError;
+use numerics::cuda::GpuError;
 use store::checkpoint::CheckpointError;
 use store::convert::ConvertError;
 use store::jnf::StoreError;
@@ -139,8 +140,20 @@ fn reader_left(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| io(cause) == Some(ErrorKind::BrokenPipe))
 }
 
-/// Every error that the user can cause and mend.
+/// The error of a GPU, by itself or as a model or a state passes it on.
+fn of_gpu<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a GpuError> {
+    match (cause.downcast_ref(), cause.downcast_ref()) {
+        (Some(ModelError::Gpu(error)), _) | (_, Some(StateError::Gpu(error))) => Some(error),
+        _ => cause.downcast_ref(),
+    }
+}
+
+/// Every error that the user can cause and mend; a GPU that fails at work is neither.
 pub fn is_bad_input(error: &anyhow::Error) -> bool {
+    if let Some(error) = error.chain().find_map(of_gpu) {
+        let failed = |e: &GpuError| matches!(e, GpuError::Lost { .. } | GpuError::Driver { .. });
+        return !failed(error) && !matches!(error, GpuError::NoKernel { .. });
+    }
     error.chain().any(|cause| {
         cause.is::<BadInput>()
             || cause.is::<CheckpointError>()
@@ -178,6 +191,10 @@ mod tests {
     fn only_what_the_user_can_mend_is_bad_input() {
         assert!(is_bad_input(&BadInput::EmptyPrompt.into()));
         assert!(is_bad_input(&anyhow::Error::from(ModelError::EmptyPrompt).context("so")));
+        assert!(is_bad_input(&GpuError::NoDriver.into()));
+        let lost = || GpuError::Lost { doing: "a kernel", message: "gone".into() };
+        assert!(!is_bad_input(&lost().into()));
+        assert!(!is_bad_input(&ModelError::Gpu(lost()).into()));
         assert!(!is_bad_input(&Difference::Selftest { different: 1, paths: 2 }.into()));
         assert!(!is_bad_input(&anyhow!("anything else")));
     }
