@@ -74,7 +74,8 @@ pub enum Device {
     Cuda(usize),
 }
 
-fn device(text: &str) -> Result<Device, String> {
+/// Reads a device.
+pub fn device(text: &str) -> Result<Device, String> {
     let expected = || format!("{text:?} is no device: expected cpu or cuda:N, as in cuda:0");
     match text.split_once(':') {
         None if text == "cpu" => Ok(Device::Cpu),

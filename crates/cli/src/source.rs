@@ -61,7 +61,7 @@ impl Source {
         };
         let mut model = Model::open(source, cpu)?;
         if let Some(gpu) = gpu {
-            model.move_to(gpu, tiers.vram(), tiers.policy)?;
+            model.move_to(gpu, &tiers.gpu())?;
         }
         let model = Arc::new(model);
         prepare(tiers, &model)?;

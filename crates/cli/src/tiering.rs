@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use engine::limits::{Wish, fit, limits};
-use engine::model::{Model, VramWish};
+use engine::model::{CpuShare, GpuWish, Model, VramWish};
 use engine::tiers::heat::{self, Heat, Loaded, heat_path};
 use engine::tiers::policy::Policy;
 use engine::tiers::trace::{Header, TraceWriter};
@@ -17,7 +17,7 @@ use store::experts::ExpertMap;
 use store::read::{Io, ReadOptions};
 use store::sidecar::Sidecar;
 
-use crate::flags::size;
+use crate::flags::{share, size};
 use crate::progress;
 
 /// Where experts are kept: only the time depends on it.
@@ -41,6 +41,11 @@ pub struct TierArgs {
     #[arg(long, value_name = "N", hide = true, conflicts_with = "vram_budget")]
     pub vram_slots: Option<usize>,
 
+    /// Of the experts that the GPU lacks, the share that the processor computes where they lie:
+    /// from 0 to 1, or auto for each where it is done first [default: auto]
+    #[arg(long, value_name = "SHARE", value_parser = cpu_share)]
+    pub cpu_experts: Option<CpuShare>,
+
     /// How to read the file
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub io: IoArg,
@@ -60,6 +65,13 @@ pub struct TierArgs {
     /// Record which experts every pass uses, for `tarfa sim --trace`
     #[arg(long, value_name = "FILE")]
     pub record_trace: Option<PathBuf>,
+}
+
+fn cpu_share(text: &str) -> Result<CpuShare, String> {
+    match text {
+        "auto" => Ok(CpuShare::Auto),
+        _ => share(text).map(CpuShare::Share).map_err(|e| format!("{e}, or auto")),
+    }
 }
 
 /// How to read.
@@ -90,13 +102,14 @@ const STAGING_BYTES: u64 = 192 << 20;
 const STAGING_SLOTS: (u64, u64) = (4, 64);
 
 impl TierArgs {
-    /// How much of a GPU's memory experts may take.
-    pub fn vram(&self) -> VramWish {
-        match (self.vram_budget, self.vram_slots) {
+    /// What of the experts a GPU does.
+    pub fn gpu(&self) -> GpuWish {
+        let vram = match (self.vram_budget, self.vram_slots) {
             (Some(bytes), _) => VramWish::Bytes(bytes),
             (None, Some(slots)) => VramWish::Slots(slots),
             (None, None) => VramWish::Free,
-        }
+        };
+        GpuWish { vram, policy: self.policy, cpu: self.cpu_experts.unwrap_or_default() }
     }
 
     /// What to do with the experts of a checkpoint on this machine.

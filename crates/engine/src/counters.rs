@@ -55,6 +55,9 @@ counters! {
         vram_bytes: u64,
         /// Experts that left it for others.
         vram_evicted: u64,
+        /// Experts that it lacked and the processor computed.
+        cpu_experts: u64,
+        cpu_bytes: u64,
         /// Experts that were in memory when asked for, those read ahead counted apart.
         ram_experts: u64,
         ram_bytes: u64,

@@ -5,7 +5,7 @@ mod weights;
 
 use engine::counters::PhaseCounters;
 use engine::index::TokenId;
-use engine::model::{Logits, Model, ModelError, State, VramWish};
+use engine::model::{CpuShare, GpuWish, Logits, Model, ModelError, State, VramWish};
 use engine::tiers::Placement;
 use engine::tiers::policy::Policy;
 use numerics::cuda::{Gpu, GpuError, Wide};
@@ -30,7 +30,7 @@ fn gpu(wide: Option<Wide>) -> Option<Gpu> {
 }
 
 /// A prompt in two chunks, then tokens one by one, with and without all logits: their bits.
-fn logits(model: &Model) -> Result<Vec<u32>, ModelError> {
+fn logits(model: &Model) -> Result<(Vec<u32>, PhaseCounters), ModelError> {
     let ids: Vec<TokenId> = (0..10).map(|i| TokenId(i * 7 % 60 + 1)).collect();
     let mut state = State::new(model.description());
     let mut counters = PhaseCounters::default();
@@ -44,12 +44,12 @@ fn logits(model: &Model) -> Result<Vec<u32>, ModelError> {
     run(&ids[5..7], Logits::Last)?;
     run(&ids[7..8], Logits::All)?;
     ids[8..].iter().try_for_each(|id| run(&[*id], Logits::Last))?;
-    Ok(all)
+    Ok((all, counters))
 }
 
 fn check(name: &str) {
     let in_place = Weights::in_place(name);
-    let expected = logits(&in_place.open(cpu(), Placement::Mapped, None)).unwrap();
+    let expected = logits(&in_place.open(cpu(), Placement::Mapped, None)).unwrap().0;
     every_budget(name, &in_place, &expected);
     let out = tempfile::tempdir().unwrap();
     let store = in_place.store(true, out.path());
@@ -57,18 +57,33 @@ fn check(name: &str) {
     every_budget(&format!("{name}, packed"), &store, &expected);
 }
 
+fn wish(vram: VramWish, cpu: CpuShare) -> GpuWish {
+    GpuWish { vram, policy: Policy::default(), cpu }
+}
+
+/// Room for no expert, some, all; both accumulators; what is not there by the device, by the
+/// processor, by both, and as it comes.
 fn every_budget(name: &str, weights: &Weights, expected: &[u32]) {
     let shape = weights.open(cpu(), Placement::Mapped, None).tiers().shape();
-    for (slots, wide) in [
-        (0, Wide::F64),
-        (shape.token_working_set() * 2, Wide::Pair),
-        (shape.total(), if name.ends_with("packed") { Wide::F64 } else { Wide::Pair }),
+    let packed = name.ends_with("packed");
+    for (slots, wide, cpu_share) in [
+        (0, Wide::F64, CpuShare::Share(0.0)),
+        (0, Wide::Pair, CpuShare::Share(if packed { 0.5 } else { 1.0 })),
+        (shape.token_working_set() * 2, Wide::Pair, CpuShare::Auto),
+        (shape.total(), if packed { Wide::F64 } else { Wide::Pair }, CpuShare::Auto),
     ] {
         let Some(gpu) = gpu(Some(wide)) else { return };
         let mut model = weights.open(cpu(), Placement::Mapped, None);
-        model.move_to(gpu, VramWish::Slots(slots), Policy::default()).expect("room for them");
-        let found = logits(&model).expect("an answer");
-        assert!(found == expected, "{name}, {slots} slots, {wide:?}: other bits");
+        model.move_to(gpu, &wish(VramWish::Slots(slots), cpu_share)).expect("room for them");
+        let (found, counters) = logits(&model).expect("an answer");
+        assert!(found == expected, "{name}, {slots} slots, {wide:?}, {cpu_share:?}: other bits");
+        let (ours, all) = (counters.tiers.cpu_experts, counters.experts);
+        match cpu_share {
+            CpuShare::Share(share) if slots == 0 => {
+                assert!((ours as f64 - share * all as f64).abs() <= 1.0, "{ours} of {all}");
+            }
+            _ => {}
+        }
     }
 }
 
@@ -97,12 +112,14 @@ fn a_budget_that_cannot_do_is_refused_with_the_one_that_would() {
     let weights = Weights::in_place("tiny-moe");
     let Some(small) = gpu(None) else { return };
     let mut model = weights.open(cpu(), Placement::Mapped, None);
-    let refused = model.move_to(small, VramWish::Bytes(1 << 20), Policy::default());
+    let refused = model.move_to(small, &wish(VramWish::Bytes(1 << 20), CpuShare::Auto));
     let Err(ModelError::VramBudget { needed_bytes, .. }) = refused else {
         panic!("a budget of 1 MiB was taken")
     };
     let Some(gpu) = gpu(None) else { return };
-    model.move_to(gpu, VramWish::Bytes(needed_bytes), Policy::default()).expect("what was named");
+    model
+        .move_to(gpu, &wish(VramWish::Bytes(needed_bytes), CpuShare::Auto))
+        .expect("what was named");
     logits(&model).expect("an answer");
 }
 
@@ -111,7 +128,7 @@ fn a_session_on_a_gpu_goes_on_from_a_file() {
     let weights = Weights::in_place("golden/qwen3_5_moe-text");
     let Some(gpu) = gpu(None) else { return };
     let mut model = weights.open(cpu(), Placement::Mapped, None);
-    model.move_to(gpu, VramWish::Free, Policy::default()).expect("room");
+    model.move_to(gpu, &wish(VramWish::Free, CpuShare::Auto)).expect("room");
     let mut counters = PhaseCounters::default();
     let mut state = State::new(model.description());
     let ids: Vec<TokenId> = (1..9).map(TokenId).collect();

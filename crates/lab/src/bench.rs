@@ -53,6 +53,8 @@ pub struct BenchReport {
     pub bandwidth: f64,
     /// Experts that came to a GPU for one decoded token, and the median of the probes of its link.
     pub token_link_bytes: u64,
+    /// Of experts that the processor computed for it.
+    pub token_cpu_bytes: u64,
     pub link_bandwidth: Option<f64>,
     /// Median of the probes of the drive.
     pub drive_bandwidth: Option<f64>,
@@ -128,6 +130,7 @@ pub fn run(model: &Arc<Model>, spec: &BenchSpec) -> Result<BenchReport> {
         decode_rate: median(all(&|b| b.rate)),
         bandwidth: median(all(&|b| b.around.memory)),
         token_link_bytes: median(all(&|b| b.per_token(b.link_bytes()))) as u64,
+        token_cpu_bytes: median(all(&|b| b.per_token(b.work.tiers.cpu_bytes))) as u64,
         link_bandwidth: model.gpu().map(|_| median(all(&|b| b.around.link))),
         drive_bandwidth: probe.drive.is_some().then(|| median(all(&|b| b.around.drive))),
         law_rate: median(all(&Block::law)),
@@ -157,9 +160,10 @@ impl Block {
         self.work.expert_plain_bytes + self.work.dense_bytes
     }
 
-    /// What of the experts was not in a GPU's memory.
+    /// What of the experts came to a GPU.
     fn link_bytes(&self) -> u64 {
-        self.work.expert_bytes.saturating_sub(self.work.tiers.vram_bytes)
+        let t = &self.work.tiers;
+        self.work.expert_bytes.saturating_sub(t.vram_bytes + t.cpu_bytes)
     }
 
     /// Tokens a second that the slowest link allows.

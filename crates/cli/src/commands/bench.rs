@@ -113,6 +113,10 @@ fn print(r: &BenchReport, args: &BenchArgs) -> Result<()> {
             units::bytes(r.token_link_bytes as f64),
             gb(link),
         ))?;
+        if r.token_cpu_bytes > 0 {
+            let bytes = units::bytes(r.token_cpu_bytes as f64);
+            printer::line(&format!("         {bytes} a token were the processor's"))?;
+        }
     }
     if let Some(drive) = r.drive_bandwidth {
         printer::line(&format!(

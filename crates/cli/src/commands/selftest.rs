@@ -12,6 +12,7 @@ use serde::Serialize;
 use store::checkpoint::Checkpoint;
 
 use crate::failure::Difference;
+use crate::flags::{Device, at_least_one, device};
 use crate::printer;
 use golden::{Case, cases, compare};
 use lanes::{Lane, lanes};
@@ -20,6 +21,7 @@ const EXAMPLES: &str = "\
 Examples:
   tarfa selftest
   tarfa selftest --quick
+  tarfa selftest --device cuda:0 --repeat 20
   tarfa selftest --json
 
 The golden hashes come from oracle/oracle.py, an independent reading of NUMERICS.md; all ways to
@@ -29,9 +31,17 @@ compute must give all of them. Exit code 1 if one does not.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SelftestArgs {
-    /// One row for each instruction set, and fewer tokens
+    /// One row for each instruction set and two for each GPU, and fewer tokens
     #[arg(long)]
     quick: bool,
+
+    /// Only this device, cpu or a GPU as in cuda:0 [default: all that are here]
+    #[arg(long, value_name = "DEVICE", value_parser = device)]
+    device: Option<Device>,
+
+    /// Replay everything so many times: what depends on timing shows itself late
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    repeat: usize,
 
     /// Print JSON instead of a table
     #[arg(long)]
@@ -41,7 +51,7 @@ pub struct SelftestArgs {
 /// One row of the table.
 #[derive(Serialize)]
 struct Row {
-    device: &'static str,
+    device: String,
     path: String,
     available: bool,
     /// Hashes and tokens that were compared and equal.
@@ -59,10 +69,10 @@ pub fn run(args: &SelftestArgs) -> Result<()> {
     let cases = cases(args.quick);
     let mut rows = Vec::new();
     if !args.json {
-        printer::line("device  path                            hashes  seconds  result")?;
+        printer::line(&format!("device  {:<38} hashes  seconds  result", "path"))?;
     }
-    for lane in lanes(args.quick) {
-        let row = row(&checkpoint, &lane, &cases)?;
+    for lane in lanes(args.device, args.quick)? {
+        let row = row(&checkpoint, &lane, &cases, args.repeat)?;
         if !args.json {
             printer::line(&row.line())?;
         }
@@ -79,7 +89,7 @@ pub fn run(args: &SelftestArgs) -> Result<()> {
     Ok(())
 }
 
-fn row(checkpoint: &Checkpoint, lane: &Lane, cases: &[Case]) -> Result<Row> {
+fn row(checkpoint: &Checkpoint, lane: &Lane, cases: &[Case], repeat: usize) -> Result<Row> {
     let started = Instant::now();
     let mut row = Row {
         device: lane.device.name(),
@@ -91,7 +101,7 @@ fn row(checkpoint: &Checkpoint, lane: &Lane, cases: &[Case]) -> Result<Row> {
     };
     if let Some(model) = lane.open(checkpoint)? {
         row.available = true;
-        row.first_difference = compare(model, lane.chunk, cases, &mut row.compared)?;
+        row.first_difference = compare(model, lane.chunk, cases, repeat, &mut row.compared)?;
         row.seconds = started.elapsed().as_secs_f64();
     }
     Ok(row)
@@ -104,12 +114,12 @@ impl Row {
             None if self.available => "equal",
             None => {
                 return format!(
-                    "{:<7} {:<31}      -        -  not on this machine",
+                    "{:<7} {:<38}      -        -  not on this machine",
                     self.device, self.path
                 );
             }
         };
         let Row { device, path, compared, seconds, .. } = self;
-        format!("{device:<7} {path:<31} {compared:>6} {seconds:>8.2}  {result}")
+        format!("{device:<7} {path:<38} {compared:>6} {seconds:>8.2}  {result}")
     }
 }

@@ -52,10 +52,10 @@ impl Experts {
         let (routing, shared_weights) = self.route(at, x)?;
         let groups = routing.groups(self.moe);
         let layer = at.layer.expect("experts are in a layer");
-        let uses = groups.iter().map(|g| Use { expert: g.expert, tokens: g.tokens.len() as u32 });
-        let uses: Vec<Use> = uses.collect();
         let phase = if x.tokens() == 1 { Phase::Decode } else { Phase::Prefill };
-        let mut supply = tiers.begin(layer, &uses, phase, &mut counters.tiers);
+        tiers.note(layer, &uses(&groups), phase);
+        let needed: Vec<ExpertIdx> = groups.iter().map(|g| g.expert).collect();
+        let mut supply = tiers.begin(layer, &needed, phase, &mut counters.tiers);
         if let Some((next, predicted)) = ahead() {
             supply.predict(next, &predicted);
         }
@@ -174,13 +174,23 @@ impl Experts {
     }
 }
 
+/// How many tokens use each expert.
+pub(super) fn uses(groups: &[Group]) -> Vec<Use> {
+    let of = |g: &Group| Use { expert: g.expert, tokens: g.tokens.len() as u32 };
+    groups.iter().map(of).collect()
+}
+
 fn group_of(groups: &[Group], expert: ExpertIdx) -> &Group {
     let at = groups.binary_search_by_key(&expert, |g| g.expert);
     &groups[at.expect("only what was asked for is served")]
 }
 
 /// The experts of a wave side by side, each over its own tokens; `order` counts from 0.
-fn bank<'a>(width: usize, experts: &'a [(&'a Group, Mlp)], order: &'a [u32]) -> Bank<'a> {
+pub(super) fn bank<'a>(
+    width: usize,
+    experts: &'a [(&'a Group, Mlp)],
+    order: &'a [u32],
+) -> Bank<'a> {
     let mut first = 0;
     let uses = experts.iter().map(|(group, mlp)| {
         let of_bank = &order[first..first + group.tokens.len()];

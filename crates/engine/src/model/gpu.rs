@@ -12,6 +12,7 @@ mod plan;
 mod rows;
 mod sites;
 mod slots;
+mod split;
 mod state;
 
 use std::sync::{Mutex, MutexGuard};
@@ -36,8 +37,10 @@ use mlp::{Bank, GpuMlp, Use};
 use rows::{Projection, Uploader};
 use sites::Sites;
 use slots::{Slots, slot_bytes};
+use split::Split;
 
 pub(super) use plan::TokenPlan;
+pub use split::CpuShare;
 pub(super) use state::GpuLayerState;
 
 /// What a model has on a GPU.
@@ -69,6 +72,16 @@ enum GpuFeedForward {
     Dense(GpuMlp, [Site; 2]),
 }
 
+/// What of a model's experts a GPU does.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct GpuWish {
+    pub vram: VramWish,
+    /// Which of them stay.
+    pub policy: Policy,
+    /// What the processor takes of the others.
+    pub cpu: CpuShare,
+}
+
 /// How much of a GPU's memory experts may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VramWish {
@@ -87,12 +100,7 @@ const PASSING_SLOTS: usize = 16;
 
 impl GpuModel {
     /// Copies the dense weights, and takes memory for experts.
-    pub(super) fn upload(
-        model: &Model,
-        gpu: Gpu,
-        wish: VramWish,
-        policy: Policy,
-    ) -> Result<GpuModel, ModelError> {
+    pub(super) fn upload(model: &Model, gpu: Gpu, wish: &GpuWish) -> Result<GpuModel, ModelError> {
         let mut sites = Sites::default();
         let mut up = Uploader { gpu: &gpu, sites: &mut sites, layer: None, bytes: 0 };
         let norm = up.vector(&model.norm)?;
@@ -104,7 +112,7 @@ impl GpuModel {
             layers.push(GpuLayer::upload(model, index, &mut up)?);
         }
         let dense_bytes = up.bytes;
-        let mut slots = GpuModel::slots(model, &gpu, wish, policy, dense_bytes)?;
+        let mut slots = GpuModel::slots(model, &gpu, wish, dense_bytes)?;
         // Where the system does not let them be locked, copies take the way round.
         if let Some(Ok(lock)) = model.tiers.addresses().map(|range| gpu.lock_host(range)) {
             slots.copies.add_lock(lock);
@@ -125,15 +133,14 @@ impl GpuModel {
     fn slots(
         model: &Model,
         gpu: &Gpu,
-        wish: VramWish,
-        policy: Policy,
+        wish: &GpuWish,
         dense_bytes: u64,
     ) -> Result<Slots, ModelError> {
         let shape = model.tiers.shape();
         let each = slot_bytes(model.tiers.map()).max(1);
         let passing = PASSING_SLOTS.min(shape.total().max(1));
         let (free_bytes, _) = gpu.memory()?;
-        let budget_bytes = match wish {
+        let budget_bytes = match wish.vram {
             VramWish::Free => (free_bytes as u64).saturating_sub(RESERVE_BYTES),
             VramWish::Bytes(all) => all.saturating_sub(dense_bytes),
             VramWish::Slots(count) => ((count + passing) * each) as u64,
@@ -145,10 +152,10 @@ impl GpuModel {
             return Err(ModelError::VramBudget { needed_bytes, found_bytes, dense_bytes });
         }
         let stay = (budget_bytes as usize / each - passing).min(shape.total());
-        let vram = Vram::new(shape, stay, passing, policy, None);
+        let vram = Vram::new(shape, stay, passing, wish.policy, None);
         let has_experts = |l: &&Layer| matches!(l.feed_forward, FeedForwardLayer::Moe(_));
         let layers = model.layers.iter().filter(has_experts).count();
-        Ok(Slots::new(gpu, vram, stay + passing, each, layers)?)
+        Ok(Slots::new(gpu, vram, stay + passing, each, layers, Split::new(wish.cpu))?)
     }
 
     /// As `Model::forward`, whose checks were made.
@@ -168,8 +175,14 @@ impl GpuModel {
         state.plan = None;
         let inputs = Inputs::new(&self.gpu, model, ids.len())?;
         inputs.fill(&self.gpu, model, state.positions, ids)?;
-        let out = self.run(model, state, &inputs, logits, counters)?;
-        self.finish(out.as_ref())
+        match self.run(model, state, &inputs, logits, counters) {
+            Ok(out) => self.finish(out.as_ref()),
+            Err(error) => {
+                // What the device found before is the cause, and not of the next pass.
+                self.finish(None)?;
+                Err(error)
+            }
+        }
     }
 
     /// Queues a chunk; its logits, if any are asked for.

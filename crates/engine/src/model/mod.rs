@@ -20,7 +20,7 @@ mod weight;
 
 pub use config::{DeltaNet, Description, Family, FeedForward, Mixer, Moe, known_families};
 pub use error::{ConfigError, ModelError, StateError};
-pub use gpu::VramWish;
+pub use gpu::{CpuShare, GpuWish, VramWish};
 pub use head::Logits;
 pub use network::{Model, Source};
 pub use state::State;

@@ -10,13 +10,12 @@ use store::experts::{Digests, ExpertMap};
 
 use super::config::Description;
 use super::error::ModelError;
-use super::gpu::{GpuModel, VramWish};
+use super::gpu::{GpuModel, GpuWish};
 use super::load::{Layer, Loader};
 use super::state::State;
 use super::weight::Weight;
 use crate::index::{LayerIdx, TokenId};
 use crate::tiers::heat::Heat;
-use crate::tiers::policy::Policy;
 use crate::tiers::{Placement, Shape, Tiers};
 
 /// What a model is made from.
@@ -104,8 +103,8 @@ impl Model {
     ///
     /// # Errors
     /// Too little memory there for them and the experts in use.
-    pub fn move_to(&mut self, gpu: Gpu, wish: VramWish, policy: Policy) -> Result<(), ModelError> {
-        self.gpu = Some(Box::new(GpuModel::upload(self, gpu, wish, policy)?));
+    pub fn move_to(&mut self, gpu: Gpu, wish: &GpuWish) -> Result<(), ModelError> {
+        self.gpu = Some(Box::new(GpuModel::upload(self, gpu, wish)?));
         Ok(())
     }
 

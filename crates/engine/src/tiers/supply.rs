@@ -213,14 +213,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// A layer needs these experts, each for that many tokens.
-    pub fn begin(
-        &self,
-        layer: LayerIdx,
-        uses: &[Use],
-        phase: Phase,
-        counters: &mut TierCounters,
-    ) -> Supply<'_> {
+    /// A layer uses these experts, wherever they are, each for that many tokens.
+    pub fn note(&self, layer: LayerIdx, uses: &[Use], phase: Phase) {
         let mut seen = self.seen();
         for u in uses {
             seen.heat.note(phase, layer, u.expert, u64::from(u.tokens));
@@ -228,13 +222,21 @@ impl Tiers {
         if let Some(pass) = &mut seen.pass {
             pass.layers[layer.0].uses = uses.to_vec();
         }
-        drop(seen);
-        let experts: Vec<ExpertIdx> = uses.iter().map(|u| u.expert).collect();
+    }
+
+    /// A layer needs the bytes of these experts.
+    pub fn begin(
+        &self,
+        layer: LayerIdx,
+        experts: &[ExpertIdx],
+        phase: Phase,
+        counters: &mut TierCounters,
+    ) -> Supply<'_> {
         let kind = match &self.kind {
-            Kind::Mapped(mapped) => Wave::Mapped { mapped, experts },
+            Kind::Mapped(mapped) => Wave::Mapped { mapped, experts: experts.to_vec() },
             Kind::Cached { cached, .. } => {
                 let mut cached = lock(cached);
-                let request = cached.begin(layer, &experts, phase, counters);
+                let request = cached.begin(layer, experts, phase, counters);
                 Wave::Cached { cached, request }
             }
         };

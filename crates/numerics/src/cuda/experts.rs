@@ -41,8 +41,9 @@ pub struct ExpertTable {
     inner_rows: usize,
     hidden: usize,
     width: usize,
-    /// Bytes of one expert.
+    /// Bytes of one expert, and if it is packed what it would have otherwise.
     bytes: u64,
+    plain_bytes: u64,
     /// Their memory.
     _held: Vec<DeviceMatrix>,
 }
@@ -96,7 +97,8 @@ impl ExpertTable {
             inner_rows: inner.iter().map(DeviceMatrix::rows).max().unwrap_or(0),
             hidden: down.rows(),
             width: down.cols(),
-            bytes: inner.iter().map(DeviceMatrix::bytes).sum::<u64>() + down.bytes(),
+            bytes: inner.iter().chain([down]).map(DeviceMatrix::bytes).sum(),
+            plain_bytes: inner.iter().chain([down]).map(DeviceMatrix::plain_bytes).sum(),
             _held: held.cloned().collect(),
         })
     }
@@ -109,6 +111,11 @@ impl ExpertTable {
     /// Bytes of weights of one expert.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The same if it is not packed.
+    pub fn plain_bytes(&self) -> u64 {
+        self.plain_bytes
     }
 }
 

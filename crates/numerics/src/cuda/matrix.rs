@@ -218,6 +218,12 @@ impl DeviceMatrix {
         self.bytes
     }
 
+    /// The same if it is not packed.
+    pub fn plain_bytes(&self) -> u64 {
+        let of_packed = (2 * self.rows() * self.cols()) as u64;
+        if self.raw.kind == KIND_PACKED { of_packed } else { self.bytes }
+    }
+
     /// Bytes of device memory that it keeps.
     pub fn kept_bytes(&self) -> usize {
         self.memory.len()

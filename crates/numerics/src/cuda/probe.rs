@@ -34,7 +34,7 @@ impl CopyProbe {
     /// # Errors
     /// A device that was lost.
     pub fn finish(&mut self) -> Result<(), GpuError> {
-        self.copies.finish()
+        self.copies.finish().map(drop)
     }
 
     /// Bytes a second of one copy and nothing else.

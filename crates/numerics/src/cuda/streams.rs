@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 
@@ -22,6 +23,8 @@ pub struct Copies {
     locked: Vec<HostLock>,
     /// Whether there are copies that the computing does not wait for yet.
     ahead: bool,
+    /// When the copies since `finish` began, and their bytes.
+    begun: Option<(CudaEvent, u64)>,
 }
 
 /// Page-locked memory that bytes pass through which lie elsewhere.
@@ -36,6 +39,8 @@ struct RingPart {
     busy: Option<CudaEvent>,
 }
 
+/// An event that knows when it was.
+const TIMED: Option<sys::CUevent_flags> = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
 const RING_PARTS: usize = 4;
 const RING_PART_BYTES: usize = 8 << 20;
 /// What a thread copies at a time.
@@ -70,7 +75,8 @@ impl Gpu {
         let part = |_| Ok(RingPart { memory: self.pinned(RING_PART_BYTES)?, busy: None });
         let parts = (0..RING_PARTS).map(part).collect::<Result<_, GpuError>>()?;
         let ring = Ring { parts, next: 0 };
-        Ok(Copies { stream, pending: VecDeque::new(), ring, locked: Vec::new(), ahead: false })
+        let (pending, locked) = (VecDeque::new(), Vec::new());
+        Ok(Copies { stream, pending, ring, locked, ahead: false, begun: None })
     }
 
     /// Locks memory of this process, at an address, so that the device reads it by itself. It has
@@ -124,14 +130,20 @@ impl Copies {
         Ok(())
     }
 
-    /// Waits for all copies.
+    /// Waits for all copies; how many bytes they were since the last call, and how long they took
+    /// from the first one's beginning on.
     ///
     /// # Errors
     /// A device that was lost.
-    pub fn finish(&mut self) -> Result<(), GpuError> {
+    pub fn finish(&mut self) -> Result<Option<(u64, Duration)>, GpuError> {
+        let begun = self.begun.take();
+        let end = begun.as_ref().map(|_| self.stream.record_event(TIMED)).transpose();
+        let end = end.map_err(failed)?;
         self.stream.synchronize().map_err(failed)?;
         self.pending.clear();
-        Ok(())
+        let (Some((begun, bytes)), Some(end)) = (begun, end) else { return Ok(None) };
+        let took = begun.elapsed_ms(&end).map_err(failed)?;
+        Ok(Some((bytes, Duration::from_secs_f32(took.max(0.0) / 1e3))))
     }
 
     /// Queues what `body` copies out of `keep`, which lives until the device has it.
@@ -167,6 +179,13 @@ impl Copies {
         assert!(at + from.len() <= into.len(), "inside the buffer");
         let (address, stream) = (into.address() + at as u64, self.stream.cu_stream());
         self.ahead = true;
+        match &mut self.begun {
+            Some((_, bytes)) => *bytes += from.len() as u64,
+            None => {
+                let event = self.stream.record_event(TIMED).map_err(failed)?;
+                self.begun = Some((event, from.len() as u64));
+            }
+        }
         // SAFETY: inside the buffer; the callers keep the bytes until an event behind this.
         let done = self
             .stream

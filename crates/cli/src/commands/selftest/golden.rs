@@ -43,7 +43,7 @@ pub fn cases(quick: bool) -> Vec<Case> {
     cases
 }
 
-/// Replays all cases; counts equal hashes and returns the first difference.
+/// Replays all cases so many times; counts equal hashes and returns the first difference.
 ///
 /// # Errors
 /// The model fails.
@@ -51,10 +51,11 @@ pub fn compare(
     model: Model,
     chunk: usize,
     cases: &[Case],
+    repeat: usize,
     compared: &mut usize,
 ) -> Result<Option<String>> {
     let model = Arc::new(model);
-    for case in cases {
+    for case in (0..repeat).flat_map(|_| cases) {
         if let Some(different) = compare_case(&model, chunk, case, compared)? {
             return Ok(Some(different));
         }
@@ -123,7 +124,7 @@ mod tests {
         cases[1].logits_sha256[2] = "0".repeat(64);
         let model = Model::load(&checkpoint, Cpu::detect().unwrap()).unwrap();
         let mut compared = 0;
-        let found = compare(model, usize::MAX, &cases, &mut compared).unwrap().unwrap();
+        let found = compare(model, usize::MAX, &cases, 1, &mut compared).unwrap().unwrap();
         assert!(found.starts_with("prompt of 10, token 2: "), "{found}");
         assert_eq!(compared, 4 + 4 + 10 + 2);
     }

@@ -1,5 +1,7 @@
 //! Routed experts and the shared expert on a GPU: as model/experts.rs.
 
+mod serve;
+
 use std::collections::HashMap;
 
 use half::bf16;
@@ -8,18 +10,19 @@ use numerics::cuda::{
     Buffer, DeviceRouting, DeviceTerms, ExpertTable, Gpu, GpuError, LinearJob, Site, TokenExperts,
     TokenShared,
 };
+use numerics::op::linear::Prepared;
 
 use super::super::config::Moe;
 use super::super::error::ModelError;
-use super::super::experts::Experts;
-use super::super::mlp::Mlp;
-use super::super::routing::{Group, Routing};
-use super::mlp::{Bank, GpuMlp, Use, run};
+use super::super::experts::{Experts, uses};
+use super::super::routing::Routing;
+use super::mlp::{GpuMlp, Use};
 use super::rows::{Projection, Uploader};
 use super::slots::Slots;
 use crate::counters::{PhaseCounters, TierCounters};
 use crate::index::{ExpertIdx, LayerIdx};
-use crate::tiers::{Phase, Ready, Tiers, trace};
+use crate::tiers::{Phase, Tiers};
+use serve::Chunk;
 
 /// The experts of a layer.
 pub(super) struct GpuExperts {
@@ -41,23 +44,6 @@ struct Sites {
     route: Site,
     routed: [Site; 2],
     sum: Site,
-}
-
-/// What is known of a chunk while its experts run.
-struct Chunk<'a> {
-    x: &'a Buffer<bf16>,
-    tokens: usize,
-    /// Of the routed experts, `[tokens * top_k, hidden]`, in the order in which they ran.
-    routed: Buffer<bf16>,
-    /// Rows of it that are taken.
-    done: usize,
-    /// The row of each choice.
-    rows: Vec<u32>,
-    /// The shared expert's outputs, `[tokens, hidden]`, and whether they are on their way.
-    shared: Option<Buffer<bf16>>,
-    shared_runs: bool,
-    /// Experts that the planner keeps for this layer.
-    held: Vec<ExpertIdx>,
 }
 
 /// One token on its way to its experts.
@@ -126,8 +112,14 @@ impl GpuExperts {
         let ids = at.gpu.download(&chosen.ids)?;
         let experts = ids.into_iter().map(ExpertIdx).collect();
         let groups = Routing { experts, weights: Vec::new() }.groups(moe);
+        let loads: Vec<_> = groups.iter().map(|g| self.load(at, &groups, g.expert)).collect();
+        let x_here = match at.slots.split.may_help(&loads) {
+            true => Some(Prepared::new(at.cpu, at.gpu.download(x)?, hidden)),
+            false => None,
+        };
         let mut chunk = Chunk {
             x,
+            x_here,
             tokens,
             routed: at.gpu.room(tokens * moe.top_k * hidden)?,
             done: 0,
@@ -136,6 +128,7 @@ impl GpuExperts {
             shared_runs: false,
             held: Vec::new(),
         };
+        at.tiers.note(self.layer, &uses(&groups), chunk.phase());
         self.serve(at, &groups, &mut chunk, counters)?;
         let rows = at.gpu.upload(&chunk.rows)?;
         let terms = DeviceTerms {
@@ -185,6 +178,7 @@ impl GpuExperts {
         };
         counters.experts += top_k as u64;
         counters.expert_bytes += top_k as u64 * table.bytes();
+        counters.expert_plain_bytes += top_k as u64 * table.plain_bytes();
         counters.tiers.vram_experts += top_k as u64;
         counters.tiers.vram_bytes += top_k as u64 * table.bytes();
         gpu.mix(&terms, hidden, h, self.sites.sum)
@@ -200,7 +194,7 @@ impl GpuExperts {
         }
         at.slots.vram.release(self.layer, &all);
         let there = there?;
-        at.slots.copies.finish()?;
+        at.slots.finish_copies()?;
         let experts: Vec<GpuMlp> = all.iter().map(|e| there[e].clone()).collect();
         Ok(at.slots.layer_is_there(at.gpu, self.layer, &experts)?)
     }
@@ -210,16 +204,15 @@ impl GpuExperts {
         at: &mut Place<'_>,
         left: &mut Vec<ExpertIdx>,
     ) -> Result<HashMap<ExpertIdx, GpuMlp>, ModelError> {
-        let uses: Vec<_> = left.iter().map(|e| trace::Use { expert: *e, tokens: 0 }).collect();
         let (mut counters, mut there) = (TierCounters::default(), HashMap::new());
         let tiers = at.tiers;
-        let mut supply = tiers.begin(self.layer, &uses, Phase::Prefill, &mut counters);
+        let mut supply = tiers.begin(self.layer, left, Phase::Prefill, &mut counters);
         while let Some(ready) = supply.next(at.cpu, &mut counters)? {
             for one in ready {
                 let (expert, mlp) = self.bring_one(at, one, left, &mut counters)?;
                 there.insert(expert, mlp);
             }
-            at.slots.copies.finish()?;
+            at.slots.finish_copies()?;
         }
         Ok(there)
     }
@@ -244,155 +237,10 @@ impl GpuExperts {
         Ok((logits, gate))
     }
 
-    /// Every needed expert once: those in the device's memory first, the others as they come.
-    fn serve(
-        &self,
-        at: &mut Place<'_>,
-        groups: &[Group],
-        chunk: &mut Chunk<'_>,
-        counters: &mut PhaseCounters,
-    ) -> Result<(), ModelError> {
-        let phase = if chunk.tokens == 1 { Phase::Decode } else { Phase::Prefill };
-        let needed: Vec<ExpertIdx> = groups.iter().map(|g| g.expert).collect();
-        let plan = at.slots.vram.request(self.layer, &needed, phase);
-        counters.tiers.vram_experts += plan.hits.len() as u64;
-        chunk.held = needed;
-        let mut wave = Wave::default();
-        for (expert, slot) in plan.hits {
-            let mlp = at.slots.mlp(slot);
-            counters.tiers.vram_bytes += mlp.bytes();
-            wave.push((expert, mlp));
-        }
-        let mut left = plan.misses;
-        let mut done = self.run(at, groups, chunk, &mut wave, counters).map_err(Into::into);
-        if done.is_ok() {
-            done = self.bring(at, groups, chunk, &mut left, counters);
-        }
-        // After an error the planner must not wait for what never comes.
-        for expert in &left {
-            at.slots.vram.failed(self.layer, *expert, None);
-        }
-        at.slots.vram.release(self.layer, &std::mem::take(&mut chunk.held));
-        done
-    }
-
-    /// Brings what is missing, as many at a time as there is room for, and runs it.
-    fn bring(
-        &self,
-        at: &mut Place<'_>,
-        groups: &[Group],
-        chunk: &mut Chunk<'_>,
-        left: &mut Vec<ExpertIdx>,
-        counters: &mut PhaseCounters,
-    ) -> Result<(), ModelError> {
-        let phase = if chunk.tokens == 1 { Phase::Decode } else { Phase::Prefill };
-        let count = |e: ExpertIdx| group_of(groups, e).tokens.len() as u32;
-        let uses = left.iter().map(|e| trace::Use { expert: *e, tokens: count(*e) });
-        let uses: Vec<_> = uses.collect();
-        if uses.is_empty() {
-            return Ok(());
-        }
-        let (tiers, mut wave) = (at.tiers, Wave::default());
-        // What copies still read is not free for the reader.
-        at.slots.copies.finish()?;
-        let mut supply = tiers.begin(self.layer, &uses, phase, &mut counters.tiers);
-        while let Some(ready) = supply.next(at.cpu, &mut counters.tiers)? {
-            for one in ready {
-                if at.slots.vram.is_full() {
-                    self.run(at, groups, chunk, &mut wave, counters)?;
-                }
-                wave.push(self.bring_one(at, one, left, &mut counters.tiers)?);
-                if wave.len() == WAVE_EXPERTS {
-                    self.run(at, groups, chunk, &mut wave, counters)?;
-                }
-            }
-            self.run(at, groups, chunk, &mut wave, counters)?;
-            at.slots.copies.finish()?;
-        }
-        Ok(())
-    }
-
-    /// Copies an expert to a slot, of which one is free.
-    fn bring_one(
-        &self,
-        at: &mut Place<'_>,
-        Ready { expert, bytes }: Ready,
-        left: &mut Vec<ExpertIdx>,
-        counters: &mut TierCounters,
-    ) -> Result<(ExpertIdx, GpuMlp), ModelError> {
-        let blocks = at.tiers.map().blocks(self.layer.0 as u32, expert.0).iter().zip(bytes.blocks);
-        let mlp = Mlp::of_blocks(blocks)?;
-        let slot = at.slots.vram.take().expect("what only passed through has left");
-        let brought = at.slots.bring(at.cpu, slot, mlp);
-        left.retain(|e| *e != expert);
-        if brought.is_err() {
-            at.slots.vram.failed(self.layer, expert, Some(slot));
-        }
-        let mlp = brought?;
-        counters.vram_evicted += at.slots.vram.landed(self.layer, expert, slot) as u64;
-        Ok((expert, mlp))
-    }
-
-    /// Runs the experts of a wave, the first time with the shared one beside them.
-    fn run(
-        &self,
-        at: &mut Place<'_>,
-        groups: &[Group],
-        chunk: &mut Chunk<'_>,
-        wave: &mut Wave,
-        counters: &mut PhaseCounters,
-    ) -> Result<(), GpuError> {
-        let wave = std::mem::take(wave);
-        let (mut first, mut tokens) = (0, Vec::new());
-        let mut uses = Vec::new();
-        for (expert, mlp) in &wave {
-            let group = group_of(groups, *expert);
-            uses.push(Use { mlp, first, count: group.tokens.len(), sites: self.sites.routed });
-            for (i, choice) in group.choices().iter().enumerate() {
-                chunk.rows[*choice] = (chunk.done + first + i) as u32;
-            }
-            tokens.extend_from_slice(&group.tokens);
-            first += group.tokens.len();
-            counters.experts += 1;
-            counters.expert_bytes += mlp.bytes();
-        }
-        let tokens = at.gpu.upload(&tokens)?;
-        let (tokens, out) = (Some(&tokens), &chunk.routed);
-        let mut banks = vec![Bank { uses, tokens, out, first: chunk.done }];
-        if let (Some(shared), Some(out), false) = (&self.shared, &chunk.shared, chunk.shared_runs) {
-            let (count, sites) = (chunk.tokens, shared.sites);
-            let uses = vec![Use { mlp: &shared.mlp, first: 0, count, sites }];
-            banks.push(Bank { uses, tokens: None, out, first: 0 });
-        }
-        at.slots.copies.join(at.gpu)?;
-        run(at.gpu, chunk.x, &banks)?;
-        let of_wave = wave.iter().filter_map(|(expert, _)| at.slots.vram.slot(self.layer, *expert));
-        let read: Vec<usize> = of_wave.collect();
-        at.slots.are_read(at.gpu, read.into_iter())?;
-        chunk.shared_runs = true;
-        chunk.done += first;
-        // The device works in order: what comes into a slot comes after what is queued by now.
-        let ran: Vec<ExpertIdx> = wave.iter().map(|(expert, _)| *expert).collect();
-        chunk.held.retain(|e| !ran.contains(e));
-        at.slots.vram.release(self.layer, &ran);
-        Ok(())
-    }
-
     /// Bytes of everything but the routed experts.
     pub(super) fn dense_bytes(&self) -> u64 {
         let shared = self.shared.as_ref();
         let shared = shared.map_or(0, |s| s.gate.matrix.bytes() + s.mlp.bytes());
         self.router.matrix.bytes() + shared
     }
-}
-
-/// Experts that run together while the next ones come.
-const WAVE_EXPERTS: usize = 4;
-
-/// Experts that are in the device's memory and wait to run.
-type Wave = Vec<(ExpertIdx, GpuMlp)>;
-
-fn group_of(groups: &[Group], expert: ExpertIdx) -> &Group {
-    let at = groups.binary_search_by_key(&expert, |g| g.expert);
-    &groups[at.expect("only what was asked for is served")]
 }

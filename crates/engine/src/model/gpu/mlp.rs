@@ -52,7 +52,12 @@ impl GpuMlp {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.inner.iter().map(DeviceMatrix::bytes).sum::<u64>() + self.down.bytes()
+        self.inner.iter().chain([&self.down]).map(DeviceMatrix::bytes).sum()
+    }
+
+    /// Bytes if none of it were packed.
+    pub(super) fn plain_bytes(&self) -> u64 {
+        self.inner.iter().chain([&self.down]).map(DeviceMatrix::plain_bytes).sum()
     }
 }
 

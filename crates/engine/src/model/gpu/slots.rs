@@ -12,6 +12,7 @@ use store::experts::{Encoding, ExpertMap};
 use super::super::mlp::{GateUp, Mlp};
 use super::super::weight::Weight;
 use super::mlp::GpuMlp;
+use super::split::Split;
 use crate::index::LayerIdx;
 use crate::tiers::vram::Vram;
 
@@ -22,6 +23,8 @@ pub(super) struct Slots {
     slot_bytes: usize,
     filled: HashMap<usize, GpuMlp>,
     pub(super) copies: Copies,
+    /// What the processor takes of what is not there.
+    pub(super) split: Split,
     /// Slots that something reads which was queued.
     read_by: HashMap<usize, Arc<Mark>>,
     /// Of layers whose experts are all there to stay.
@@ -53,11 +56,12 @@ impl Slots {
         slots: usize,
         slot_bytes: usize,
         layers: usize,
+        split: Split,
     ) -> Result<Slots, GpuError> {
         let memory = Arc::new(gpu.room(slots * slot_bytes)?);
         let (filled, tables, read_by) = (HashMap::new(), HashMap::new(), HashMap::new());
         let copies = gpu.copies()?;
-        Ok(Slots { vram, memory, slot_bytes, filled, copies, read_by, tables, layers })
+        Ok(Slots { vram, memory, slot_bytes, filled, copies, split, read_by, tables, layers })
     }
 
     /// Whether nothing has to be brought any more.
@@ -109,6 +113,14 @@ impl Slots {
         })?;
         self.filled.insert(slot, mlp.clone());
         Ok(mlp)
+    }
+
+    /// Waits for all copies.
+    pub(super) fn finish_copies(&mut self) -> Result<(), GpuError> {
+        if let Some((bytes, took)) = self.copies.finish()? {
+            self.split.link_took(bytes, took);
+        }
+        Ok(())
     }
 
     /// Notes that what is queued by now reads these slots.
