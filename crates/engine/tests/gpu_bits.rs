@@ -143,3 +143,28 @@ fn a_session_on_a_gpu_goes_on_from_a_file() {
     let there = model.forward(&mut restored, &next, Logits::Last, &mut counters).unwrap();
     assert!(here.iter().map(|v| v.to_bits()).eq(there.iter().map(|v| v.to_bits())));
 }
+
+/// A device whose memory runs out in the middle of a prompt costs that session, and no other.
+#[test]
+fn memory_that_runs_out_ends_one_session() {
+    let weights = Weights::in_place("tiny-moe");
+    let expected = logits(&weights.open(cpu(), Placement::Mapped, None)).unwrap().0;
+    let Some(gpu) = gpu(None) else { return };
+    let mut model = weights.open(cpu(), Placement::Mapped, None);
+    model.move_to(gpu, &wish(VramWish::Slots(4), CpuShare::Share(0.0))).expect("room");
+    assert!(logits(&model).expect("an answer").0 == expected);
+    let mut taken = Vec::new();
+    let mut piece_bytes = 1 << 30;
+    while piece_bytes >= 1 << 10 {
+        match model.gpu().expect("moved").room::<u8>(piece_bytes) {
+            Ok(piece) => taken.push(piece),
+            Err(GpuError::OutOfMemory { .. }) => piece_bytes /= 2,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let Err(ModelError::Gpu(GpuError::OutOfMemory { .. })) = logits(&model) else {
+        panic!("there was memory left")
+    };
+    drop(taken);
+    assert!(logits(&model).expect("an answer").0 == expected, "other bits after running out");
+}

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod chat;
+mod gpu;
 mod inspect;
 mod logits;
 mod receipts;

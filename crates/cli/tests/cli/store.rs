@@ -9,12 +9,12 @@ use predicates::prelude::*;
 
 use crate::{json, models, refused, tarfa};
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
 /// A copy that may be spoilt.
-fn copy(model: &str, to: &Path) -> PathBuf {
+pub fn copy(model: &str, to: &Path) -> PathBuf {
     let folder = to.join("model");
     fs::create_dir(&folder).expect("a folder");
     for entry in fs::read_dir(models(model)).expect("a model") {
@@ -30,6 +30,15 @@ fn flip(path: &Path, at: usize) {
     let mut bytes = fs::read(path).expect("a file");
     bytes[at] ^= 1;
     fs::write(path, bytes).expect("a file");
+}
+
+/// Flips bits all over the weights of a copy.
+pub fn damage_experts(model: &Path) {
+    let files = fs::read_dir(model).expect("a folder").flatten().map(|entry| entry.path());
+    for path in files.filter(|path| path.extension().is_some_and(|e| e == "safetensors")) {
+        let len = fs::metadata(&path).expect("a file").len() as usize;
+        (len / 4..len).step_by(len / 16).for_each(|at| flip(&path, at));
+    }
 }
 
 #[test]
@@ -81,11 +90,7 @@ fn a_folder_is_verified_renewed_and_guards_its_runs() {
     let run = [&run[..], &["--model", text(&model)]].concat();
     let figures = json(&run);
     assert_eq!(figures["figures"]["weights"]["first_seen"], 0, "{figures}");
-    let experts = fs::read_dir(&model).expect("a folder").flatten().map(|entry| entry.path());
-    for path in experts.filter(|path| path.extension().is_some_and(|e| e == "safetensors")) {
-        let len = fs::metadata(&path).expect("a file").len() as usize;
-        (len / 4..len).step_by(len / 16).for_each(|at| flip(&path, at));
-    }
+    damage_experts(&model);
     tarfa(&verify).assert().code(1).stdout(predicate::str::contains("XXH3-128: expected"));
     refused(tarfa(&run), 2, "is damaged");
     tarfa(&[&verify[..], &["--renew"]].concat()).assert().success();
