@@ -3,6 +3,8 @@
 
 mod weights;
 
+use std::sync::RwLock;
+
 use engine::counters::PhaseCounters;
 use engine::index::TokenId;
 use engine::model::{CpuShare, GpuWish, Logits, Model, ModelError, State, VramWish};
@@ -12,6 +14,9 @@ use numerics::cuda::{Gpu, GpuError, Wide};
 use numerics::{Cpu, SimdLevel};
 use store::experts::Encoding;
 use weights::Weights;
+
+/// Held by a test that needs memory of the GPU, and alone by the one that takes all of it.
+static MEMORY: RwLock<()> = RwLock::new(());
 
 fn cpu() -> Cpu {
     Cpu::new(SimdLevel::detect(), 2).unwrap()
@@ -48,6 +53,7 @@ fn logits(model: &Model) -> Result<(Vec<u32>, PhaseCounters), ModelError> {
 }
 
 fn check(name: &str) {
+    let _memory = MEMORY.read().expect("no test that failed holds it alone");
     let in_place = Weights::in_place(name);
     let expected = logits(&in_place.open(cpu(), Placement::Mapped, None)).unwrap().0;
     every_budget(name, &in_place, &expected);
@@ -109,6 +115,7 @@ fn a_gpu_changes_no_bit_of_qwen3_moe() {
 
 #[test]
 fn a_budget_that_cannot_do_is_refused_with_the_one_that_would() {
+    let _memory = MEMORY.read().expect("no test that failed holds it alone");
     let weights = Weights::in_place("tiny-moe");
     let Some(small) = gpu(None) else { return };
     let mut model = weights.open(cpu(), Placement::Mapped, None);
@@ -125,6 +132,7 @@ fn a_budget_that_cannot_do_is_refused_with_the_one_that_would() {
 
 #[test]
 fn a_session_on_a_gpu_goes_on_from_a_file() {
+    let _memory = MEMORY.read().expect("no test that failed holds it alone");
     let weights = Weights::in_place("golden/qwen3_5_moe-text");
     let Some(gpu) = gpu(None) else { return };
     let mut model = weights.open(cpu(), Placement::Mapped, None);
@@ -147,6 +155,7 @@ fn a_session_on_a_gpu_goes_on_from_a_file() {
 /// A device whose memory runs out in the middle of a prompt costs that session, and no other.
 #[test]
 fn memory_that_runs_out_ends_one_session() {
+    let _memory = MEMORY.write().expect("a test failed before");
     let weights = Weights::in_place("tiny-moe");
     let expected = logits(&weights.open(cpu(), Placement::Mapped, None)).unwrap().0;
     let Some(gpu) = gpu(None) else { return };

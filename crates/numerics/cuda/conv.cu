@@ -9,9 +9,18 @@ __device__ inline u16 conv_input(const u16* mixed, const u16* history, u32 taps,
                         : mixed[(u64)(i - (taps - 1)) * channels + channel];
 }
 
+// The history of a channel moves on by a chunk, in place: what it reads lies behind what it writes.
+__device__ inline void move_history(const u16* mixed, u16* history, u32 taps, u32 channels,
+                                    u32 tokens, u32 channel) {
+    for (u32 i = 0; i + 1 < taps; i++) {
+        u16 input = conv_input(mixed, history, taps, channels, tokens + i, channel);
+        history[(u64)i * channels + channel] = input;
+    }
+}
+
 template <class W>
-__device__ void conv(const u16* mixed, const u16* history, const float* weights, u32 taps,
-                     u32 channels, u16* out, Failure* failure, u32 site) {
+__device__ void conv(const u16* mixed, u16* history, const float* weights, u32 taps, u32 channels,
+                     u32 tokens, u16* out, Failure* failure, u32 site) {
     u32 channel = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
     bool there = channel < channels;
     W total;
@@ -38,29 +47,26 @@ __device__ void conv(const u16* mixed, const u16* history, const float* weights,
     if (!there) return;
     if (!finite) report(failure, site, token, channel);
     out[(u64)token * channels + channel] = store(silu32(sum));
+    if (tokens == 1) move_history(mixed, history, taps, channels, tokens, channel);
 }
 
-// store(silu(S_f32(w*x))); weights [taps, channels].
+// store(silu(S_f32(w*x))); weights [taps, channels]. One token moves the history on.
 // Grid (ceil(channels / 256), tokens), block 256.
-extern "C" __global__ void conv_f64(const u16* mixed, const u16* history, const float* weights,
-                                    u32 taps, u32 channels, u32 tokens, u16* out, Failure* failure,
+extern "C" __global__ void conv_f64(const u16* mixed, u16* history, const float* weights, u32 taps,
+                                    u32 channels, u32 tokens, u16* out, Failure* failure,
                                     u32 site) {
-    conv<WideF64>(mixed, history, weights, taps, channels, out, failure, site);
+    conv<WideF64>(mixed, history, weights, taps, channels, tokens, out, failure, site);
 }
 
-extern "C" __global__ void conv_pair(const u16* mixed, const u16* history, const float* weights,
-                                     u32 taps, u32 channels, u32 tokens, u16* out, Failure* failure,
+extern "C" __global__ void conv_pair(const u16* mixed, u16* history, const float* weights, u32 taps,
+                                     u32 channels, u32 tokens, u16* out, Failure* failure,
                                      u32 site) {
-    conv<WidePair>(mixed, history, weights, taps, channels, out, failure, site);
+    conv<WidePair>(mixed, history, weights, taps, channels, tokens, out, failure, site);
 }
 
-// The history moves on by a chunk, in place: what a channel reads lies behind what it writes.
+// The same by itself, for chunks: others still read the history.
 extern "C" __global__ void conv_history(const u16* mixed, u16* history, u32 taps, u32 channels,
                                         u32 tokens) {
     u32 channel = blockIdx.x * blockDim.x + threadIdx.x;
-    if (channel >= channels) return;
-    for (u32 i = 0; i + 1 < taps; i++) {
-        u16 input = conv_input(mixed, history, taps, channels, tokens + i, channel);
-        history[(u64)i * channels + channel] = input;
-    }
+    if (channel < channels) move_history(mixed, history, taps, channels, tokens, channel);
 }

@@ -3,18 +3,6 @@
 #include "elementary.cuh"
 #include "wide.cuh"
 
-// decay = exp32(-(exp32(a_log) * softplus(a + dt_bias))), beta = sig(b), a thread for each.
-extern "C" __global__ void delta_gates(const u16* a, const u16* b, const float* a_log,
-                                       const float* dt_bias, u32 heads, u32 tokens, float* decay,
-                                       float* beta) {
-    u32 i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= heads * tokens) return;
-    u32 head = i % heads;
-    float rate = softplus32(__fadd_rn(widen(a[i]), dt_bias[head]));
-    decay[i] = exp32(-__fmul_rn(exp32(a_log[head]), rate));
-    beta[i] = sig32(widen(b[i]));
-}
-
 // What a token brings to the rows of a head.
 struct DeltaToken {
     const float* q;

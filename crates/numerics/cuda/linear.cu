@@ -1,222 +1,10 @@
 // Projections of few tokens: a warp for each output. Bytes of weights are what it costs, so every
 // row is read once, in f32 with a proven bound; the rows in doubt are read again.
-#include "rows.cuh"
+#include "fast.cuh"
 
 const u32 BLOCK_WARPS = 8;
 // Inputs up to this width lie in shared memory as f32, the others are read where they are.
 const u32 SHARED_COLS = 12288;
-
-// Rows that a warp takes: side by side where that pays, so that what they share of x is read once
-// and one's end hides behind the other's.
-const u32 TOGETHER = 2;
-// Pieces of 16 bytes of a row that are asked for at a time; then the f32 sums are folded.
-const u32 AHEAD = 4;
-
-// A sum of the fast stage: short f32 sums of a lane, what they were folded into, and what bounds
-// their error.
-struct Partial {
-    float sum[8];
-    float absolute;
-    double folded;
-};
-
-__device__ inline void fold(Partial* p) {
-#pragma unroll
-    for (u32 i = 0; i < 8; i++) {
-        p->folded += (double)p->sum[i];
-        p->sum[i] = 0.0f;
-    }
-}
-
-// Products of bf16 values are exact in f32 but for underflow, so product and sum are two steps and
-// only the sum rounds.
-__device__ inline void add_product(float w, float x, float* sum, float* absolute) {
-    float p = __fmul_rn(w, x);
-    *sum = __fadd_rn(*sum, p);
-    *absolute = __fadd_rn(*absolute, fabsf(p));
-}
-
-// Four pairs of weights with eight inputs.
-__device__ inline void add_eight(uint4 w, float4 x0, float4 x1, Partial* p) {
-    float absolute = 0.0f;
-    add_product(low(w.x), x0.x, &p->sum[0], &absolute);
-    add_product(high(w.x), x0.y, &p->sum[1], &absolute);
-    add_product(low(w.y), x0.z, &p->sum[2], &absolute);
-    add_product(high(w.y), x0.w, &p->sum[3], &absolute);
-    add_product(low(w.z), x1.x, &p->sum[4], &absolute);
-    add_product(high(w.z), x1.y, &p->sum[5], &absolute);
-    add_product(low(w.w), x1.z, &p->sum[6], &absolute);
-    add_product(high(w.w), x1.w, &p->sum[7], &absolute);
-    p->absolute = __fadd_rn(p->absolute, absolute);
-}
-
-// Eights of rows: chunk c of a row meets chunk c of x, whose halves lie apart in shared memory
-// so that neighbouring lanes read neighbouring banks.
-__device__ inline void sum_plain(const uint4* const* rows, const float4* x, u32 chunks,
-                                 Partial* p) {
-    u32 c = lane();
-    for (; c + (AHEAD - 1) * WARP < chunks; c += AHEAD * WARP) {
-        uint4 w[TOGETHER][AHEAD];
-#pragma unroll
-        for (u32 i = 0; i < AHEAD; i++) {
-#pragma unroll
-            for (u32 r = 0; r < TOGETHER; r++) w[r][i] = __ldcs(rows[r] + c + i * WARP);
-        }
-#pragma unroll
-        for (u32 i = 0; i < AHEAD; i++) {
-            float4 x0 = x[c + i * WARP], x1 = x[chunks + c + i * WARP];
-#pragma unroll
-            for (u32 r = 0; r < TOGETHER; r++) add_eight(w[r][i], x0, x1, p + r);
-        }
-#pragma unroll
-        for (u32 r = 0; r < TOGETHER; r++) fold(p + r);
-    }
-    for (; c < chunks; c += WARP) {
-        float4 x0 = x[c], x1 = x[chunks + c];
-#pragma unroll
-        for (u32 r = 0; r < TOGETHER; r++) add_eight(__ldcs(rows[r] + c), x0, x1, p + r);
-    }
-}
-
-// A quarter of a group: eight lanes of its three planes, and the fourth plane from them. Inputs:
-// half h of plane p of quarter g at x[(2 p + h) * quarters + g].
-__device__ inline void add_quarter(const uint4* group, u32 base, const float4* x, u32 quarters,
-                                   Partial* p) {
-    uint4 a = __ldcs(group), b = __ldcs(group + 4), c = __ldcs(group + 8);
-    uint4 d = make_uint4(fourth(a.x, b.x, c.x) + base, fourth(a.y, b.y, c.y) + base,
-                         fourth(a.z, b.z, c.z) + base, fourth(a.w, b.w, c.w) + base);
-    add_eight(decoded(a, base), x[0], x[quarters], p);
-    add_eight(decoded(b, base), x[2 * quarters], x[3 * quarters], p);
-    add_eight(decoded(c, base), x[4 * quarters], x[5 * quarters], p);
-    add_eight(d, x[6 * quarters], x[7 * quarters], p);
-}
-
-// Escapes: what they are in place of what their group holds. `absolute` takes both.
-__device__ inline void add_escapes(const Matrix& w, u32 row, const u16* x, Partial* p) {
-    u32 end = w.escape_starts[row + 1];
-    for (u32 e = w.escape_starts[row] + lane(); e < end; e += WARP) {
-        u64 place = w.escape_places[e];
-        double input = widen(x[place - (u64)row * w.cols]);
-        double is = widen(w.escape_values[e]), was = widen(in_group(w, row, place));
-        p->folded += is * input - was * input;
-        p->absolute += (float)((fabs(is) + fabs(was)) * fabs(input));
-    }
-}
-
-__device__ inline void sum_packed(const Matrix& w, u32 row, const float4* x, const u16* plain,
-                                  Partial* p) {
-    u32 quarters = w.cols / (GROUP / 4), base = (u32)w.bases[row] * 0x00800080u;
-    const uint4* groups = (const uint4*)w.data + (u64)row * (w.cols / GROUP) * (GROUP_WORDS / 8);
-    for (u32 q = lane(); q < quarters; q += WARP) {
-        add_quarter(groups + q / 4 * (GROUP_WORDS / 8) + q % 4, base, x + q, quarters, p);
-        fold(p);
-    }
-    add_escapes(w, row, plain, p);
-}
-
-// The bound: between two folds a sum takes AHEAD = 4 products, of which the first is added to
-// zero; the other additions are off by 2^-24 each of an absolute sum that the whole `absolute`
-// bounds. What follows is f64: below `cols` / 32 + 64 additions of 2^-53 on a way. The slack of
-// 1.01 covers the f32 roundings of `absolute` up to 2^16 columns. A product that underflows is off
-// by 2^-150.
-__device__ inline bool decide_partial(const Partial& p, u32 cols, u16* out) {
-    double y = p.folded;
-    float absolute = p.absolute;
-    for (u32 i = 0; i < 8; i++) y += (double)p.sum[i];
-    for (u32 step = WARP / 2; step > 0; step /= 2) {
-        y += __shfl_xor_sync(ALL_LANES, y, step);
-        absolute = __fadd_rn(absolute, __shfl_xor_sync(ALL_LANES, absolute, step));
-    }
-    double unit = (AHEAD - 1) * 0x1p-24 + (cols / 32 + 64) * 0x1p-53;
-    return decide_bf16(y, unit * 1.01 * (double)absolute + (double)cols * 0x1p-149, out);
-}
-
-__device__ inline void clear(Partial* p) {
-    for (u32 i = 0; i < 8; i++) p->sum[i] = 0.0f;
-    p->absolute = 0.0f;
-    p->folded = 0.0;
-}
-
-// The fast stage, for layouts that can be read 16 bytes at a time.
-__device__ inline void fast_rows(const Job& job, const u32* rows, const float4* x, const u16* plain,
-                                 u16* out, bool* decided) {
-    const Matrix& w = job.weights;
-    if (w.kind == KIND_BF16) {
-        Partial p[TOGETHER];
-        const uint4* from[TOGETHER];
-        u32 chunks = w.cols / 8;
-#pragma unroll
-        for (u32 r = 0; r < TOGETHER; r++) {
-            clear(p + r);
-            from[r] = (const uint4*)w.data + (u64)rows[r] * chunks;
-        }
-        sum_plain(from, x, chunks, p);
-#pragma unroll
-        for (u32 r = 0; r < TOGETHER; r++) decided[r] = decide_partial(p[r], w.cols, out + r);
-        return;
-    }
-#pragma unroll
-    for (u32 r = 0; r < TOGETHER; r++) {
-        Partial p;
-        clear(&p);
-        sum_packed(w, rows[r], x, plain, &p);
-        decided[r] = decide_partial(p, w.cols, out + r);
-    }
-}
-
-// Eight weights of each row with their inputs, which lie `chunks` apart.
-__device__ inline void add_eights(const uint4* v, const double* x, u32 chunks, u32 c,
-                                  double (*sums)[4], float* absolute) {
-#pragma unroll
-    for (u32 i = 0; i < 8; i++) {
-        double input = x[i * chunks + c];
-        float size = fabsf(__double2float_rn(input));
-#pragma unroll
-        for (u32 r = 0; r < TOGETHER; r++) {
-            u32 pair = i / 2 == 0 ? v[r].x : i / 2 == 1 ? v[r].y : i / 2 == 2 ? v[r].z : v[r].w;
-            float weight = i % 2 == 0 ? low(pair) : high(pair);
-            sums[r][i % 4] = __fma_rn((double)weight, input, sums[r][i % 4]);
-            absolute[r] = __fmaf_rn(fabsf(weight), size, absolute[r]);
-        }
-    }
-}
-
-// Sums to be rounded to f32, where f32 proves nothing: f64 from the start, of plain rows. The
-// products are fused with their sums, each exact but for the sum's rounding.
-__device__ inline void wide_rows(const Job& job, const u32* rows, const double* x, float* out,
-                                 bool* decided) {
-    const Matrix& w = job.weights;
-    u32 chunks = w.cols / 8;
-    double sums[TOGETHER][4] = {};
-    float absolute[TOGETHER] = {};
-    u32 c = lane();
-    for (; c + WARP < chunks; c += 2 * WARP) {
-        uint4 v[TOGETHER], next[TOGETHER];
-#pragma unroll
-        for (u32 r = 0; r < TOGETHER; r++) {
-            const uint4* row = (const uint4*)w.data + (u64)rows[r] * chunks + c;
-            v[r] = __ldcs(row);
-            next[r] = __ldcs(row + WARP);
-        }
-        add_eights(v, x, chunks, c, sums, absolute);
-        add_eights(next, x, chunks, c + WARP, sums, absolute);
-    }
-    if (c < chunks) {
-        uint4 v[TOGETHER];
-#pragma unroll
-        for (u32 r = 0; r < TOGETHER; r++) {
-            v[r] = __ldcs((const uint4*)w.data + (u64)rows[r] * chunks + c);
-        }
-        add_eights(v, x, chunks, c, sums, absolute);
-    }
-#pragma unroll
-    for (u32 r = 0; r < TOGETHER; r++) {
-        WideF64 total = {(sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3]), absolute[r]};
-        total.merge_warp();
-        u32 count = (chunks + WARP - 1) / WARP * 8 + 4;
-        decided[r] = decide_f32(total.value(), total.short_bound(count), out + r);
-    }
-}
 
 // Writes x as f32 the way that the fast stage of this kind of weights reads it, eight at a time.
 __device__ inline void lay_out(const Matrix& w, const u16* x, float4* shared) {
@@ -232,15 +20,6 @@ __device__ inline void lay_out(const Matrix& w, const u16* x, float4* shared) {
         }
         shared[first] = make_float4(low(v.x), high(v.x), low(v.y), high(v.y));
         shared[second] = make_float4(low(v.z), high(v.z), low(v.w), high(v.w));
-    }
-}
-
-// One output in the slower stages.
-template <class W>
-__device__ inline void finish_row(const Job& job, bool in_eights, u32 row, const u16* x, u32 token,
-                                  u32 source, Failure* failure) {
-    if (!slow_row<W>(job, in_eights, row, x, token) && lane() == 0) {
-        report(failure, job.site, source, row);
     }
 }
 
@@ -270,65 +49,194 @@ __device__ inline u32 job_of_block(const Job* jobs, u32 count) {
     }
 }
 
+// What a warp takes of a job: rows `first`, `first + step` and so on.
+struct Rows {
+    u32 first;
+    u32 step;
+};
+
 // Asks for the first rows of a warp before x is laid out, so that both come together.
-__device__ inline void ask_ahead(const Matrix& w, u32 row) {
+__device__ inline void ask_ahead(const Matrix& w, Rows rows) {
 #ifndef TARFA_EMULATOR
     u64 row_bytes = w.kind == KIND_PACKED ? (u64)w.cols / GROUP * GROUP_WORDS * 2 : (u64)w.cols * 2;
-    const u8* from = (const u8*)w.data + row * row_bytes;
-    u64 bytes = min((u64)(w.rows - min(row, w.rows)), (u64)TOGETHER) * row_bytes;
-    for (u64 at = lane() * 128ull; at < bytes; at += WARP * 128ull) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+    for (u32 row = rows.first; row < min(w.rows, rows.first + 2 * rows.step); row += rows.step) {
+        const u8* from = (const u8*)w.data + row * row_bytes;
+        for (u64 at = lane() * 128ull; at < row_bytes; at += WARP * 128ull) {
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+        }
     }
 #endif
+}
+
+// Rows of a block that the first stage left in doubt; those beyond the room are settled at once.
+const u32 DOUBTS_MAX = 16;
+struct Doubts {
+    u32 count;
+    u32 rows[DOUBTS_MAX];
+};
+
+// A token's inputs, and how rows of this job begin.
+struct Input {
+    u32 token;
+    u32 source;
+    const u16* x;
+    bool in_eights;
+    bool fast;
+    bool wide;
+};
+
+template <class W>
+__device__ inline void finish_row(const Job& job, const Input& in, u32 row, Failure* failure) {
+    if (!slow_row<W>(job, in.in_eights, row, in.x, in.token) && lane() == 0) {
+        report(failure, job.site, in.source, row);
+    }
+}
+
+// N rows of a warp.
+template <class W, u32 N>
+__device__ inline void take_rows(const Job& job, const Input& in, const u32* rows,
+                                 const void* shared, Doubts* doubts, Failure* failure) {
+    u16 y[N];
+    float y_f32[N];
+    bool decided[N] = {};
+    if (in.fast) fast_rows<N>(job, rows, (const float4*)shared, in.x, y, decided);
+    if (in.wide) wide_rows<N>(job, rows, (const double*)shared, y_f32, decided);
+#pragma unroll
+    for (u32 r = 0; r < N; r++) {
+        u64 at = (u64)in.token * job.y_stride + rows[r];
+        if (decided[r]) {
+            if (lane() != 0) continue;
+            if (in.wide)
+                ((float*)job.y)[at] = y_f32[r];
+            else
+                ((u16*)job.y)[at] = y[r];
+            continue;
+        }
+        u32 place = DOUBTS_MAX;
+        if (in.fast && lane() == 0) place = atomicAdd(&doubts->count, 1u);
+        place = __shfl_sync(ALL_LANES, place, 0);
+        if (place >= DOUBTS_MAX)
+            finish_row<W>(job, in, rows[r], failure);
+        else if (lane() == 0)
+            doubts->rows[place] = rows[r];
+    }
+}
+
+// Eight weights, as pairs, with eight inputs of the fast stage's layout.
+template <class W>
+__device__ inline void add_wide(uint4 w, float4 x0, float4 x1, W* parts) {
+    parts[0].add_short(low(w.x), x0.x);
+    parts[1].add_short(high(w.x), x0.y);
+    parts[2].add_short(low(w.y), x0.z);
+    parts[3].add_short(high(w.y), x0.w);
+    parts[0].add_short(low(w.z), x1.x);
+    parts[1].add_short(high(w.z), x1.y);
+    parts[2].add_short(low(w.w), x1.z);
+    parts[3].add_short(high(w.w), x1.w);
+}
+
+// A warp's share of a row in doubt, of which every warp of the block takes one.
+template <class W>
+__device__ inline W wide_share(const Matrix& w, u32 row, const float4* x, const u16* plain) {
+    W parts[PARTS];
+    for (u32 i = 0; i < PARTS; i++) parts[i].clear();
+    if (w.kind == KIND_BF16) {
+        u32 chunks = w.cols / 8;
+        const uint4* from = (const uint4*)w.data + (u64)row * chunks;
+#pragma unroll 4
+        for (u32 c = threadIdx.x; c < chunks; c += BLOCK_WARPS * WARP) {
+            add_wide(from[c], x[c], x[chunks + c], parts);
+        }
+    } else {
+        u32 quarters = w.cols / (GROUP / 4), base = (u32)w.bases[row] * 0x00800080u;
+        const uint4* groups = (const uint4*)w.data + (u64)row * (w.cols / GROUP) * GROUP_WORDS / 8;
+        for (u32 q = threadIdx.x; q < quarters; q += BLOCK_WARPS * WARP) {
+            const uint4* group = groups + q / 4 * (GROUP_WORDS / 8) + q % 4;
+            uint4 a = group[0], b = group[4], c = group[8];
+            uint4 d = make_uint4(fourth(a.x, b.x, c.x) + base, fourth(a.y, b.y, c.y) + base,
+                                 fourth(a.z, b.z, c.z) + base, fourth(a.w, b.w, c.w) + base);
+            const float4* of = x + q;
+            add_wide(decoded(a, base), of[0], of[quarters], parts);
+            add_wide(decoded(b, base), of[2 * quarters], of[3 * quarters], parts);
+            add_wide(decoded(c, base), of[4 * quarters], of[5 * quarters], parts);
+            add_wide(d, of[6 * quarters], of[7 * quarters], parts);
+        }
+        u32 end = w.escape_starts[row + 1];
+        for (u32 e = w.escape_starts[row] + threadIdx.x; e < end; e += BLOCK_WARPS * WARP) {
+            u64 place = w.escape_places[e];
+            float input = widen(plain[place - (u64)row * w.cols]);
+            parts[0].add_short(widen(w.escape_values[e]), input);
+            parts[1].add_short(-widen(in_group(w, row, place)), input);
+        }
+    }
+    for (u32 i = 1; i < PARTS; i++) parts[0].merge(parts[i]);
+    parts[0].merge_warp();
+    return parts[0];
+}
+
+// The rows that a block's warps left in doubt, each by all of them: what a warp by itself would
+// need for one, everybody waits for.
+template <class W>
+__device__ inline void settle(const Job& job, const Input& in, const float4* shared,
+                              const Doubts& doubts, Failure* failure) {
+    __shared__ W shares[DOUBTS_MAX][BLOCK_WARPS];
+    __syncthreads();
+    u32 count = min(doubts.count, DOUBTS_MAX), warp = threadIdx.x / WARP;
+    if (count == 0) return;
+    for (u32 i = 0; i < count; i++) {
+        W share = wide_share<W>(job.weights, doubts.rows[i], shared, in.x);
+        if (lane() == 0) shares[i][warp] = share;
+    }
+    __syncthreads();
+    for (u32 i = warp; i < count; i += BLOCK_WARPS) {
+        u32 row = doubts.rows[i];
+        W total = shares[i][0];
+        for (u32 k = 1; k < BLOCK_WARPS; k++) total.merge(shares[i][k]);
+        // What a warp by itself adds is more; a merge counts as two products.
+        double bound = total.short_bound(wide_count(job.weights, row) + 2 * BLOCK_WARPS);
+        u16 y;
+        if (!decide_bf16(total.value(), bound, &y))
+            finish_row<W>(job, in, row, failure);
+        else if (lane() == 0)
+            ((u16*)job.y)[(u64)in.token * job.y_stride + row] = y;
+    }
 }
 
 template <class W>
 __device__ void linear(const Job* jobs, u32 job_count, Failure* failure) {
     SHARED_BYTES(shared);
+    __shared__ Doubts doubts;
     u32 index = job_of_block(jobs, job_count);
     if (index == job_count) return;
     const Job& job = jobs[index];
-    const u32 step = BLOCK_WARPS * TOGETHER;
-    u32 rows = job.weights.rows, cols = job.weights.cols;
-    u32 first = (blockIdx.x - job.first_block) * step + threadIdx.x / WARP * TOGETHER;
-    bool in_eights = is_in_eights(job.weights);
-    bool fast = in_eights && job.output == OUTPUT_BF16 && cols <= SHARED_COLS;
-    bool wide = in_eights && job.output == OUTPUT_F32 && job.weights.kind == KIND_BF16 &&
-                cols <= SHARED_COLS / 2 && W::IS_F64;
-    if (fast || wide) ask_ahead(job.weights, first);
-    for (u32 token = blockIdx.z; token < job.token_count; token += gridDim.z) {
-        u32 source = job.tokens ? job.tokens[token] : token;
-        const u16* x = job.x + (u64)source * cols;
-        if (fast || wide) {
+    const Matrix& w = job.weights;
+    Rows mine = {(blockIdx.x - job.first_block) * BLOCK_WARPS + threadIdx.x / WARP,
+                 job.blocks * BLOCK_WARPS};
+    Input in;
+    in.in_eights = is_in_eights(w);
+    in.fast = in.in_eights && job.output == OUTPUT_BF16 && w.cols <= SHARED_COLS;
+    in.wide = in.in_eights && job.output == OUTPUT_F32 && w.kind == KIND_BF16 &&
+              w.cols <= SHARED_COLS / 2 && W::IS_F64;
+    if (in.fast || in.wide) ask_ahead(w, mine);
+    for (in.token = blockIdx.z; in.token < job.token_count; in.token += gridDim.z) {
+        in.source = job.tokens ? job.tokens[in.token] : in.token;
+        in.x = job.x + (u64)in.source * w.cols;
+        if (in.fast || in.wide) {
             __syncthreads();
-            if (fast)
-                lay_out(job.weights, x, (float4*)shared);
+            if (threadIdx.x == 0) doubts.count = 0;
+            if (in.fast)
+                lay_out(w, in.x, (float4*)shared);
             else
-                lay_out_wide(job.weights, x, (double*)shared);
+                lay_out_wide(w, in.x, (double*)shared);
             __syncthreads();
         }
-        for (u32 row = first; row < rows; row += job.blocks * step) {
-            u32 of[TOGETHER];
-            u16 y[TOGETHER];
-            float y_f32[TOGETHER];
-            bool decided[TOGETHER] = {};
-#pragma unroll
-            for (u32 r = 0; r < TOGETHER; r++) of[r] = min(row + r, rows - 1);
-            if (fast) fast_rows(job, of, (const float4*)shared, x, y, decided);
-            if (wide) wide_rows(job, of, (const double*)shared, y_f32, decided);
-#pragma unroll
-            for (u32 r = 0; r < TOGETHER; r++) {
-                if (row + r >= rows) continue;
-                u64 at = (u64)token * job.y_stride + of[r];
-                if (!decided[r]) {
-                    finish_row<W>(job, in_eights, of[r], x, token, source, failure);
-                } else if (lane() == 0 && wide) {
-                    ((float*)job.y)[at] = y_f32[r];
-                } else if (lane() == 0) {
-                    ((u16*)job.y)[at] = y[r];
-                }
-            }
+        u32 row = mine.first;
+        for (; row + mine.step < w.rows; row += 2 * mine.step) {
+            u32 rows[2] = {row, row + mine.step};
+            take_rows<W, 2>(job, in, rows, shared, &doubts, failure);
         }
+        if (row < w.rows) take_rows<W, 1>(job, in, &row, shared, &doubts, failure);
+        if (in.fast) settle<W>(job, in, (const float4*)shared, doubts, failure);
     }
 }
 

@@ -1,4 +1,5 @@
 // The weighted sum of a token's experts, added to the residual stream; a thread for each channel.
+#include "elementary.cuh"
 #include "wide.cuh"
 
 // What one token adds up: term i is a row of outputs with its weight, or the shared expert's.
@@ -50,28 +51,28 @@ __device__ void mix(const Terms& terms, u16* h, Failure* failure, u32 site) {
 }
 
 __device__ inline Terms terms_of(const u16* outputs, const u32* rows, const float* weights,
-                                 u32 top_k, const u16* shared, const float* shared_weights,
+                                 u32 top_k, const u16* shared, const float* shared_gates,
                                  u32 hidden) {
     u64 token = blockIdx.y;
     const u16* shared_row = shared ? shared + token * hidden : nullptr;
-    float shared_weight = shared ? shared_weights[token] : 0.0f;
+    float shared_weight = shared ? sig32(shared_gates[token]) : 0.0f;
     return Terms{outputs, rows + token * top_k, weights + token * top_k,
                  top_k,   shared_row,           shared_weight,
                  hidden};
 }
 
-// h = store(h + S_bf16(w*d over the choices, + g*shared)). Grid (ceil(hidden / 256), tokens), block
+// h = store(h + S_bf16(w*d over the choices, + sig(g)*shared)). Grid (ceil(hidden / 256), tokens), block
 // 256; rows and weights [tokens, top_k], shared [tokens, hidden] or null.
 extern "C" __global__ void mix_f64(const u16* outputs, const u32* rows, const float* weights,
-                                   u32 top_k, const u16* shared, const float* shared_weights,
+                                   u32 top_k, const u16* shared, const float* shared_gates,
                                    u32 hidden, u16* h, Failure* failure, u32 site) {
-    mix<WideF64>(terms_of(outputs, rows, weights, top_k, shared, shared_weights, hidden), h,
-                 failure, site);
+    mix<WideF64>(terms_of(outputs, rows, weights, top_k, shared, shared_gates, hidden), h, failure,
+                 site);
 }
 
 extern "C" __global__ void mix_pair(const u16* outputs, const u32* rows, const float* weights,
-                                    u32 top_k, const u16* shared, const float* shared_weights,
+                                    u32 top_k, const u16* shared, const float* shared_gates,
                                     u32 hidden, u16* h, Failure* failure, u32 site) {
-    mix<WidePair>(terms_of(outputs, rows, weights, top_k, shared, shared_weights, hidden), h,
-                  failure, site);
+    mix<WidePair>(terms_of(outputs, rows, weights, top_k, shared, shared_gates, hidden), h, failure,
+                  site);
 }

@@ -90,9 +90,3 @@ extern "C" __global__ void route_pair(const float* logits, u32 experts, u32 top_
                                       u32* ids, float* weights, Failure* failure, u32 site) {
     route<WidePair>(logits, experts, top_k, norm_top_k, ids, weights, failure, site);
 }
-
-// g = sig(g), a thread for each.
-extern "C" __global__ void shared_gates(float* gate, u32 n) {
-    u32 i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) gate[i] = sig32(gate[i]);
-}

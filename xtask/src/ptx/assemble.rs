@@ -56,14 +56,18 @@ impl Assembler {
     /// take it.
     pub fn with_oldest_version(&self, ptx: &str, target: u32) -> Result<String> {
         let line = ptx.lines().find(|l| l.starts_with(".version ")).context("no version")?;
+        let mut refused = None;
         for version in VERSIONS {
             let older = ptx.replacen(line, &format!(".version {version}"), 1);
-            if self.assemble(&older, target).is_ok() {
-                return Ok(older);
+            match self.assemble(&older, target) {
+                Ok(_) => return Ok(older),
+                Err(error) => refused = Some(error),
             }
         }
         self.assemble(ptx, target)?;
-        bail!("needs a newer version of PTX than {}", VERSIONS[VERSIONS.len() - 1])
+        let newest = VERSIONS[VERSIONS.len() - 1];
+        let refused = refused.context("there are versions")?;
+        Err(refused.context(format!("needs a newer version of PTX than {newest}")))
     }
 
     /// Assembles for sm_<target>.

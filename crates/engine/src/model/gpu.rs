@@ -237,8 +237,7 @@ impl GpuModel {
             }
             _ => unreachable!("a state is made from the description of its model"),
         };
-        gpu.add(h, &mixed)?;
-        let x = gpu.rms_norm(h, &layer.post_norm, d.eps, layer.norm_sites[1])?;
+        let x = gpu.add_rms_norm(h, &mixed, &layer.post_norm, d.eps, layer.norm_sites[1])?;
         match &layer.feed_forward {
             GpuFeedForward::Moe(experts) => {
                 counters.dense_bytes += experts.dense_bytes();

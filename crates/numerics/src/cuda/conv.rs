@@ -44,6 +44,9 @@ impl DeviceTaps {
         let args = args![mixed, history, weights, taps, channels, tokens, &out, failure, site];
         // SAFETY: the shapes are asserted above.
         unsafe { gpu.launch("conv", grid, args)? };
+        if tokens == 1 {
+            return Ok(out);
+        }
         let args = args![mixed, history, taps, channels, tokens];
         // SAFETY: likewise; a thread moves all inputs of its channel.
         unsafe { gpu.launch("conv_history", Grid::threads(channels), args)? };

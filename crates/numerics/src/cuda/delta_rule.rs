@@ -47,17 +47,33 @@ impl Gpu {
         let channels = inputs.mixed.len() / tokens;
         assert_eq!(channels, 2 * s.key_heads * s.key_dim + s.value_heads * s.value_dim, "q, k, v");
         assert!(state.len() == s.state_len() && inputs.b.len() == inputs.a.len(), "state, gates");
+        let (keys, heads) = (s.key_heads * s.key_dim, s.value_heads);
+        let [q, k] = [(), ()].map(|()| self.room::<f32>(tokens * keys));
+        let [decay, beta] = [(), ()].map(|()| self.room::<f32>(inputs.a.len()));
+        let (q, k, decay, beta) = (q?, k?, decay?, beta?);
         let root = (s.key_dim as f64).sqrt() as f32;
-        let keys = s.key_heads * s.key_dim;
-        let q = self.unit_heads(s, inputs, 0, root)?;
-        let k = self.unit_heads(s, inputs, keys, 0.0)?;
-        let decay: Buffer<f32> = self.room(inputs.a.len())?;
-        let beta: Buffer<f32> = self.room(inputs.a.len())?;
-        let (heads, count) = (s.value_heads, inputs.a.len());
-        let args =
-            args![inputs.a, inputs.b, &gates.a_log, &gates.dt_bias, heads, tokens, &decay, &beta];
-        // SAFETY: a value for each token and head.
-        unsafe { self.launch("delta_gates", Grid::threads(count), args)? };
+        let warps = inputs.a.len().div_ceil(32) + 2 * tokens * s.key_heads;
+        let args = args![
+            inputs.mixed,
+            channels,
+            s.key_heads,
+            s.key_dim,
+            heads,
+            tokens,
+            root,
+            &q,
+            &k,
+            inputs.a,
+            inputs.b,
+            &gates.a_log,
+            &gates.dt_bias,
+            &decay,
+            &beta,
+            self.failure(),
+            inputs.heads_site
+        ];
+        // SAFETY: a head of q and of k for each token and key head, a gate for each value head.
+        unsafe { self.launch("delta_inputs", Grid::line(warps.div_ceil(4), 128), args)? };
         let out = self.room(tokens * heads * s.value_dim)?;
         let warps = heads * s.value_dim.div_ceil(WARP_ROWS);
         let args = args![
@@ -82,35 +98,5 @@ impl Gpu {
         // SAFETY: shapes as asserted.
         unsafe { self.launch("delta_rule", grid, args)? };
         Ok(out)
-    }
-
-    /// Heads of unit length from column `first` on, divided by `root` unless it is 0.
-    fn unit_heads(
-        &self,
-        s: DeltaShape,
-        inputs: &DeviceDeltaInputs<'_>,
-        first: usize,
-        root: f32,
-    ) -> Result<Buffer<f32>, GpuError> {
-        let tokens = inputs.a.len() / s.value_heads;
-        let channels = inputs.mixed.len() / tokens;
-        let heads = tokens * s.key_heads;
-        let y = self.room(heads * s.key_dim)?;
-        let (failure, site) = (self.failure(), inputs.heads_site);
-        let args = args![
-            inputs.mixed,
-            channels,
-            first,
-            s.key_heads,
-            s.key_dim,
-            root,
-            &y,
-            tokens,
-            failure,
-            site
-        ];
-        // SAFETY: a head of q or k for each token and key head.
-        unsafe { self.launch("unit_heads", Grid::line(heads.div_ceil(8), 256), args)? };
-        Ok(y)
     }
 }

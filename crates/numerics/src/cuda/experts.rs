@@ -171,9 +171,12 @@ impl Gpu {
         unsafe { self.launch("expert_jobs", Grid::line(1, block), args)? };
         // SAFETY: the jobs are those of the choices and of the shared expert.
         unsafe { self.queue_jobs(&inner_jobs, inner_blocks * parts, table.hidden)? };
-        self.activate_into(&inner, table.width, &active)?;
-        if let (Some(shared), Some(active)) = (beside, &shared_active) {
-            self.activate_into(shared.inner_out, shared.width, active)?;
+        let routed = (&inner, table.width, &active);
+        match (beside, &shared_active) {
+            (Some(s), Some(active)) => {
+                self.activate_all([routed, (s.inner_out, s.width, active)], 2)?;
+            }
+            _ => self.activate_all([routed, routed], 1)?,
         }
         let cols = beside.map_or(0, |s| s.width).max(table.width);
         // SAFETY: as above.

@@ -13,7 +13,7 @@ use super::{Gpu, GpuError, Wide};
 /// each accumulator.
 type Source = (&'static str, (i32, i32), &'static [(&'static str, bool)]);
 
-const SOURCES: [Source; 14] = [
+const SOURCES: [Source; 15] = [
     (include_str!("../../cuda/ptx/linear.ptx"), BASE, &[("linear", true)]),
     (
         include_str!("../../cuda/ptx/product.ptx"),
@@ -25,11 +25,7 @@ const SOURCES: [Source; 14] = [
         BASE,
         &[("unpack", false), ("unpack_escapes", false)],
     ),
-    (
-        include_str!("../../cuda/ptx/norm.ptx"),
-        BASE,
-        &[("rms_norm", true), ("gated_norm", true), ("unit_heads", true)],
-    ),
+    (include_str!("../../cuda/ptx/norm.ptx"), BASE, &[("rms_norm", true), ("gated_norm", true)]),
     (
         include_str!("../../cuda/ptx/rope.ptx"),
         BASE,
@@ -41,12 +37,9 @@ const SOURCES: [Source; 14] = [
         &[("attention_scores", true), ("attention_soften", true), ("attention_mix", true)],
     ),
     (include_str!("../../cuda/ptx/conv.ptx"), BASE, &[("conv", true), ("conv_history", false)]),
-    (
-        include_str!("../../cuda/ptx/delta_rule.ptx"),
-        BASE,
-        &[("delta_gates", false), ("delta_rule", true)],
-    ),
-    (include_str!("../../cuda/ptx/router.ptx"), BASE, &[("route", true), ("shared_gates", false)]),
+    (include_str!("../../cuda/ptx/delta_inputs.ptx"), BASE, &[("delta_inputs", true)]),
+    (include_str!("../../cuda/ptx/delta_rule.ptx"), BASE, &[("delta_rule", true)]),
+    (include_str!("../../cuda/ptx/router.ptx"), BASE, &[("route", true)]),
     (include_str!("../../cuda/ptx/experts.ptx"), BASE, &[("expert_jobs", false)]),
     (
         include_str!("../../cuda/ptx/probe.ptx"),
@@ -172,10 +165,14 @@ impl Kernels {
                 by_name.insert(*name, kernel);
             }
         }
-        if let Some(product) = by_name.get("product") {
-            let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let set = product.set_attribute(most, super::product::SHARED_BYTES as i32);
-            set.map_err(|e| GpuError::of("asking for shared memory", e))?;
+        for (name, bytes) in
+            [("product", super::product::SHARED_BYTES), ("linear", super::linear::SHARED_BYTES)]
+        {
+            if let Some(kernel) = by_name.get(name) {
+                let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                let set = kernel.set_attribute(most, bytes as i32);
+                set.map_err(|e| GpuError::of("asking for shared memory", e))?;
+            }
         }
         Ok(Kernels { by_name })
     }

@@ -107,11 +107,13 @@ pub(super) struct RawJob {
 impl Element for RawJob {}
 
 /// As in cuda/linear.cu.
-const BLOCK_ROWS: usize = 16;
+const BLOCK_ROWS: usize = 8;
 const SHARED_COLS: usize = 12288;
 /// Blocks that a multiprocessor runs side by side.
 const BLOCKS_PER_MULTIPROCESSOR: usize = 3;
 const OUTPUT_F32: u32 = 1;
+/// Dynamic shared memory of `linear`, at most.
+pub(super) const SHARED_BYTES: u32 = 4 * SHARED_COLS as u32;
 
 impl Gpu {
     /// Runs every job.
@@ -159,8 +161,8 @@ impl Gpu {
 
     /// Blocks for rows of so many weights, of so many in all.
     ///
-    /// As many as run side by side, where rows are few: each lays out x once. Where there are many,
-    /// more, so that none is left to run alone.
+    /// As many as run side by side, since each lays out x once; where rows are many, several times
+    /// as many, so that none is left to run alone.
     pub(super) fn blocks_of(
         &self,
         rows: usize,
@@ -170,9 +172,9 @@ impl Gpu {
     ) -> usize {
         let groups = rows.div_ceil(BLOCK_ROWS) as f64 * all as f64 / weights as f64;
         let side_by_side = (self.info.multiprocessors * BLOCKS_PER_MULTIPROCESSOR) as f64;
-        let blocks = (groups / 4.0).clamp(side_by_side, 5.0 * side_by_side);
+        let blocks = side_by_side * (groups / 8.0 / side_by_side).floor().clamp(1.0, 5.0);
         let share = blocks * weights as f64 / all as f64 / tokens as f64;
-        (share.round() as usize).clamp(1, rows.div_ceil(BLOCK_ROWS).max(1))
+        (share as usize).clamp(1, rows.div_ceil(BLOCK_ROWS).max(1))
     }
 
     /// Gives every job its blocks, one behind the other; how many there are.
@@ -194,7 +196,7 @@ impl RawJob {
     fn shared_bytes(&self) -> u32 {
         let each = if self.output == OUTPUT_F32 { 8 } else { 4 };
         let bytes = each * self.weights.cols;
-        if bytes <= 4 * SHARED_COLS as u32 { bytes } else { 0 }
+        if bytes <= SHARED_BYTES { bytes } else { 0 }
     }
 
     /// The job with the blocks from `first` on.

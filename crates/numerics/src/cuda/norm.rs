@@ -17,12 +17,39 @@ impl Gpu {
         eps: f32,
         site: Site,
     ) -> Result<Buffer<bf16>, GpuError> {
+        self.norm_rows(x, None, weight, eps, site)
+    }
+
+    /// The same of `x = store(x + added)`, which x becomes.
+    ///
+    /// # Errors
+    /// Not enough memory; a device that was lost.
+    pub fn add_rms_norm(
+        &self,
+        x: &Buffer<bf16>,
+        added: &Buffer<bf16>,
+        weight: &Buffer<f32>,
+        eps: f32,
+        site: Site,
+    ) -> Result<Buffer<bf16>, GpuError> {
+        assert_eq!(added.len(), x.len(), "as much as it is added to");
+        self.norm_rows(x, Some(added), weight, eps, site)
+    }
+
+    fn norm_rows(
+        &self,
+        x: &Buffer<bf16>,
+        added: Option<&Buffer<bf16>>,
+        weight: &Buffer<f32>,
+        eps: f32,
+        site: Site,
+    ) -> Result<Buffer<bf16>, GpuError> {
         let n = weight.len();
         assert!(x.len().is_multiple_of(n), "rows of {n}");
         let y = self.room(x.len())?;
         let grid = Grid::line(x.len() / n, 256);
-        let args = args![x, weight, eps, n, &y, self.failure(), site];
-        // SAFETY: y is as large as x, whose rows are of the width of the weight.
+        let args = args![x, added, weight, eps, n, &y, self.failure(), site];
+        // SAFETY: y and `added` are as large as x, whose rows are of the width of the weight.
         unsafe { self.launch("rms_norm", grid, args)? };
         Ok(y)
     }

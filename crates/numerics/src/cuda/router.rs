@@ -35,15 +35,6 @@ impl Gpu {
         Ok(DeviceRouting { ids, weights })
     }
 
-    /// `g = sig(g)` in place.
-    ///
-    /// # Errors
-    /// A device that was lost.
-    pub fn sigmoid(&self, g: &Buffer<f32>) -> Result<(), GpuError> {
-        // SAFETY: every value of the buffer.
-        unsafe { self.launch("shared_gates", Grid::threads(g.len()), args![g, g.len()]) }
-    }
-
     /// `h = store(h + y)` in place.
     ///
     /// # Errors
@@ -60,21 +51,24 @@ impl Gpu {
     /// Not enough memory; a device that was lost.
     pub fn activate(&self, inner: &Buffer<bf16>, width: usize) -> Result<Buffer<bf16>, GpuError> {
         let out = self.room(inner.len() / 2)?;
-        self.activate_into(inner, width, &out)?;
+        self.activate_all([(inner, width, &out), (inner, width, &out)], 1)?;
         Ok(out)
     }
 
-    /// The same into a buffer that is there.
-    pub(super) fn activate_into(
+    /// The first `count` of two, each `(inner, width, out)`, into buffers that are there.
+    pub(super) fn activate_all(
         &self,
-        inner: &Buffer<bf16>,
-        width: usize,
-        out: &Buffer<bf16>,
+        both: [(&Buffer<bf16>, usize, &Buffer<bf16>); 2],
+        count: usize,
     ) -> Result<(), GpuError> {
-        let rows = inner.len() / (2 * width);
-        assert!(out.len() >= rows * width, "half of inner");
-        let grid = Grid::threads(rows * width);
-        // SAFETY: inner has twice as many values.
-        unsafe { self.launch("activate", grid, args![inner, width, rows, out]) }
+        let rows = both.map(|(inner, width, _)| inner.len() / (2 * width));
+        let values = [0, 1].map(|i| if i < count { rows[i] * both[i].1 } else { 0 });
+        for ((_, _, out), values) in both.iter().zip(values) {
+            assert!(out.len() >= values, "half of inner");
+        }
+        let [(inner, width, out), (beside, beside_width, beside_out)] = both;
+        let args = args![inner, width, values[0], out, beside, beside_width, values[1], beside_out];
+        // SAFETY: inner has twice as many values as there are, by the rows.
+        unsafe { self.launch("activate", Grid::threads(values[0] + values[1]), args) }
     }
 }

@@ -52,7 +52,7 @@ struct Token<'a> {
     x: &'a Buffer<bf16>,
     table: &'a ExpertTable,
     chosen: &'a DeviceRouting,
-    /// Weight of the shared expert.
+    /// Of the shared expert.
     gate: Option<&'a Buffer<f32>>,
 }
 
@@ -217,7 +217,7 @@ impl GpuExperts {
         Ok(there)
     }
 
-    /// Router logits, and the weights of the shared expert.
+    /// Router logits, and the gates of the shared expert.
     fn route(
         &self,
         gpu: &Gpu,
@@ -231,9 +231,6 @@ impl GpuExperts {
             jobs.push(shared.gate.job_f32(x, tokens, gate));
         }
         gpu.linear(&jobs)?;
-        if let Some(gate) = &gate {
-            gpu.sigmoid(gate)?;
-        }
         Ok((logits, gate))
     }
 
