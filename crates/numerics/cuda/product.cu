@@ -9,7 +9,7 @@
 // By Cauchy and Schwarz the sums of M and |D| are below products of lengths that each row and
 // each token has: of its maxima over 16 columns, and of itself. The sum of |s| is taken beside s.
 // What is in doubt is marked, and done anew by `product_doubts`.
-#include "rows.cuh"
+#include "product.cuh"
 #include "tensor.cuh"
 
 const u32 TILE_ROWS = 128;
@@ -20,22 +20,6 @@ const u32 TILE_COLS = 64;
 const u32 STAGES = 3;
 const u32 CHUNKS = TILE_COLS / 8;
 const u32 PART = 16;
-
-// Lengths of a row: of its maxima over parts, and of itself. Both rounded up.
-struct Lengths {
-    float maxima;
-    float values;
-};
-
-// What a job of many tokens has beside it.
-struct Proof {
-    const Lengths* rows;
-    // By row of x, as the job's tokens name them.
-    const Lengths* tokens;
-    // [token_count, ceil(rows / 32)] words; a bit marks an output in doubt.
-    u32* doubts;
-    u64 unused;
-};
 
 // Lengths of rows [n, cols] of bf16 with cols a multiple of 8. The floor of 2^-60 keeps squares
 // from underflowing. Grid (ceil(n / 8)), block 256.
@@ -205,33 +189,4 @@ extern "C" __global__ void __launch_bounds__(PRODUCT_BLOCK, 3)
         for (u32 k = 0; k < TILE_COLS / PART; k++) add_part(&out, w, x, rows, count, k);
     }
     write_outputs(tile, proofs[blockIdx.z], out, rows);
-}
-
-template <class W>
-__device__ void doubts(const Job* jobs, const Proof* proofs, Failure* failure) {
-    const Job& job = jobs[blockIdx.y];
-    u32 words = (job.weights.rows + 31) / 32;
-    u64 all = (u64)words * job.token_count, warps = (u64)gridDim.x * (blockDim.x / WARP);
-    u64 i = (u64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
-    for (; i < all; i += warps) {
-        u32 token = (u32)(i / words), source = job.tokens ? job.tokens[token] : token;
-        for (u32 todo = proofs[blockIdx.y].doubts[i]; todo != 0; todo &= todo - 1) {
-            u32 row = (u32)(i % words) * 32 + (u32)__ffs((i32)todo) - 1;
-            const u16* x = job.x + (u64)source * job.weights.cols;
-            if (!slow_row<W>(job, true, row, x, token) && lane() == 0) {
-                report(failure, job.site, source, row);
-            }
-        }
-    }
-}
-
-// The outputs that `product` marked. Grid (any, jobs), block 256.
-extern "C" __global__ void __launch_bounds__(256)
-    product_doubts_f64(const Job* jobs, const Proof* proofs, Failure* failure) {
-    doubts<WideF64>(jobs, proofs, failure);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    product_doubts_pair(const Job* jobs, const Proof* proofs, Failure* failure) {
-    doubts<WidePair>(jobs, proofs, failure);
 }

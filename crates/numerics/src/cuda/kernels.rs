@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUfunction_attribute as Attribute;
+use cudarc::driver::sys::{
+    CUdevice_attribute as DeviceAttribute, CUfunction_attribute as Attribute,
+};
 use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 
@@ -13,13 +15,14 @@ use super::{Gpu, GpuError, Wide};
 /// each accumulator.
 type Source = (&'static str, (i32, i32), &'static [(&'static str, bool)]);
 
-const SOURCES: [Source; 15] = [
+const SOURCES: [Source; 16] = [
     (include_str!("../../cuda/ptx/linear.ptx"), BASE, &[("linear", true)]),
     (
         include_str!("../../cuda/ptx/product.ptx"),
         (8, 0),
-        &[("row_lengths", false), ("product", false), ("product_doubts", true)],
+        &[("row_lengths", false), ("product", false)],
     ),
+    (include_str!("../../cuda/ptx/doubts.ptx"), (8, 0), &[("product_doubts", true)]),
     (
         include_str!("../../cuda/ptx/unpack.ptx"),
         BASE,
@@ -58,9 +61,14 @@ const SOURCES: [Source; 15] = [
 /// The least compute capability there is PTX for.
 pub(super) const BASE: (i32, i32) = (7, 5);
 
+/// Shared memory that kernels take beside what they are launched with, at most.
+const STATIC_BYTES: u32 = 2048;
+
 /// All kernels of a context, by the name without its accumulator.
 pub(super) struct Kernels {
     by_name: HashMap<&'static str, CudaFunction>,
+    /// Dynamic shared memory that `product_doubts` may have.
+    doubts_bytes: u32,
 }
 
 /// How many threads run a kernel.
@@ -165,16 +173,26 @@ impl Kernels {
                 by_name.insert(*name, kernel);
             }
         }
-        for (name, bytes) in
-            [("product", super::product::SHARED_BYTES), ("linear", super::linear::SHARED_BYTES)]
-        {
+        let most = DeviceAttribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let most = context.attribute(most).map_err(|e| GpuError::of("asking what it is", e))?;
+        let doubts_bytes = (most as u32).saturating_sub(STATIC_BYTES);
+        for (name, bytes) in [
+            ("product", super::product::SHARED_BYTES),
+            ("product_doubts", doubts_bytes),
+            ("linear", super::linear::SHARED_BYTES),
+        ] {
             if let Some(kernel) = by_name.get(name) {
                 let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
                 let set = kernel.set_attribute(most, bytes as i32);
                 set.map_err(|e| GpuError::of("asking for shared memory", e))?;
             }
         }
-        Ok(Kernels { by_name })
+        Ok(Kernels { by_name, doubts_bytes })
+    }
+
+    /// Dynamic shared memory for the inputs of `product_doubts`, at most.
+    pub(super) fn doubts_bytes(&self) -> usize {
+        self.doubts_bytes as usize
     }
 
     /// Whether products can run on tensor cores.

@@ -18,6 +18,8 @@ const TILE_TOKENS: usize = 64;
 const BLOCK: u32 = 128;
 /// Dynamic shared memory of `product`: three stages of two tiles.
 pub(super) const SHARED_BYTES: u32 = 3 * 24 * 1024;
+/// Rows of a block of `product_doubts`, fewer and more.
+const DOUBTS_ROWS: [usize; 2] = [256, 1024];
 /// Packed weights are unpacked so many bytes at a time, or one matrix.
 const SCRATCH_BYTES: usize = 256 << 20;
 
@@ -52,6 +54,7 @@ impl Gpu {
             && matches!(job.output, DeviceOutput::Bf16(_))
             && matches!(raw.kind, KIND_BF16 | KIND_PACKED)
             && raw.cols.is_multiple_of(8)
+            && self.tile_tokens(raw.cols as usize) > 0
     }
 
     /// Runs jobs for which `is_product` holds.
@@ -100,18 +103,30 @@ impl Gpu {
         }
         let most_rows = jobs.iter().map(|j| j.weights.rows()).max().unwrap_or(0);
         let most_tokens = jobs.iter().map(|j| j.count).max().unwrap_or(0);
-        let most_words = words.iter().max().copied().unwrap_or(0);
         let (raw, proofs) = (self.upload(&raw)?, self.upload(&proofs)?);
         let tiles = (most_tokens.div_ceil(TILE_TOKENS), most_rows.div_ceil(TILE_ROWS), jobs.len());
         let grid = Grid { blocks: tiles, block: BLOCK, shared_bytes: SHARED_BYTES };
         // SAFETY: `LinearJob::raw` checked every job, lengths and doubts are as large as it says,
         // and everything is freed in the order of the stream.
         unsafe { self.launch("product", grid, args![&raw, &proofs])? };
-        let warps = (self.info.multiprocessors * 32).div_ceil(jobs.len());
-        let blocks = warps.min(most_words.div_ceil(8)).max(1);
-        let grid = Grid { blocks: (blocks, jobs.len(), 1), block: 256, shared_bytes: 0 };
+        let cols = jobs.iter().map(|j| j.weights.cols()).max().unwrap_or(0);
+        let tile = self.tile_tokens(cols).min(most_tokens.next_power_of_two());
+        let tiles = most_tokens.div_ceil(tile);
+        // A tile is laid out by each of its blocks: few of them, if that leaves enough.
+        let few = most_rows.div_ceil(DOUBTS_ROWS[1]) * tiles * jobs.len();
+        let enough = few >= 4 * self.info.multiprocessors;
+        let block_rows = if enough { DOUBTS_ROWS[1] } else { DOUBTS_ROWS[0] };
+        let blocks = (most_rows.div_ceil(block_rows), tiles, jobs.len());
+        let grid = Grid { blocks, block: 512, shared_bytes: (tile * 2 * cols) as u32 };
+        let args = args![&raw, &proofs, tile, block_rows, self.failure()];
         // SAFETY: as above.
-        unsafe { self.launch("product_doubts", grid, args![&raw, &proofs, self.failure()]) }
+        unsafe { self.launch("product_doubts", grid, args) }
+    }
+
+    /// Tokens whose inputs fit the shared memory of `product_doubts`; 0 where none does.
+    fn tile_tokens(&self, cols: usize) -> usize {
+        let fit = self.kernels.doubts_bytes() / (2 * cols.max(1));
+        if fit == 0 { 0 } else { 1 << fit.min(32).ilog2() }
     }
 
     /// Queues the lengths of rows of plain bf16.
