@@ -13,7 +13,7 @@ struct DeltaToken {
 };
 
 // Rows that a warp carries side by side, so that their waits overlap.
-const u32 ROWS = 2;
+const u32 ROWS = 4;
 
 // Rows of a state's head in registers: lane l has elements l, l + 32, ... of each, HELD of them.
 // They lie in memory at `rows`; where a sum is in doubt it is taken from there, each lane reading
@@ -171,7 +171,10 @@ __device__ void carry_rows(const DeltaPlace& at, float* state, u16* out, Failure
         u32 bad = carried.step(token, k, q, o);
         if (lane() < ROWS) {
             if (bad >> lane() & 1) report(failure, site, t, row + lane());
-            out[(u64)t * width + row + lane()] = lane() == 0 ? o[0] : o[1];
+            u16 mine = o[0];
+#pragma unroll
+            for (u32 r = 1; r < ROWS; r++) mine = lane() == r ? o[r] : mine;
+            out[(u64)t * width + row + lane()] = mine;
         }
         token = next;
 #pragma unroll
@@ -201,7 +204,7 @@ __device__ void carry_in_memory(DeltaPlace at, float* state, u16* out, Failure* 
     }
 }
 
-template <class W>
+template <class W, u32 HELD>
 __device__ void delta_rule(DeltaPlace at, float* state, u16* out, Failure* failure, u32 site) {
     u32 by_head = (at.s.value_dim + ROWS - 1) / ROWS;
     u32 warp = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
@@ -209,17 +212,16 @@ __device__ void delta_rule(DeltaPlace at, float* state, u16* out, Failure* failu
     at.head = warp / by_head;
     at.first = warp % by_head * ROWS;
     bool whole = at.first + ROWS <= at.s.value_dim;
-    if (whole && at.s.key_dim <= 4 * WARP) {
-        carry_rows<W, 4>(at, state, out, failure, site);
-    } else if (whole && at.s.key_dim <= 8 * WARP) {
-        carry_rows<W, 8>(at, state, out, failure, site);
+    if (whole && at.s.key_dim <= HELD * WARP) {
+        carry_rows<W, HELD>(at, state, out, failure, site);
     } else {
         carry_in_memory<W>(at, state, out, failure, site);
     }
 }
 
-// Grid for a warp for each two rows of a head, block 128; value head h reads key head
-// h / (value_heads / key_heads). q, k [tokens, key_heads, key_dim]; v are columns of `mixed`.
+// Grid for a warp for each four rows of a head, block 128; value head h reads key head
+// h / (value_heads / key_heads). q, k [tokens, key_heads, key_dim]; v are columns of `mixed`. For
+// key_dim up to 128, then for any.
 extern "C" __global__ void __launch_bounds__(128, 4)
     delta_rule_f64(const float* q, const float* k, const u16* mixed, u32 channels, u32 value_first,
                    const float* beta, const float* decay, u32 key_heads, u32 value_heads,
@@ -227,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(128, 4)
                    u32 site) {
     DeltaShape s = {key_heads, value_heads, key_dim, value_dim, tokens};
     DeltaPlace at = {q, k, mixed, channels, value_first, beta, decay, s, 0, 0};
-    delta_rule<WideF64>(at, state, out, failure, site);
+    delta_rule<WideF64, 4>(at, state, out, failure, site);
 }
 
 extern "C" __global__ void __launch_bounds__(128, 4)
@@ -237,5 +239,25 @@ extern "C" __global__ void __launch_bounds__(128, 4)
                     Failure* failure, u32 site) {
     DeltaShape s = {key_heads, value_heads, key_dim, value_dim, tokens};
     DeltaPlace at = {q, k, mixed, channels, value_first, beta, decay, s, 0, 0};
-    delta_rule<WidePair>(at, state, out, failure, site);
+    delta_rule<WidePair, 4>(at, state, out, failure, site);
+}
+
+extern "C" __global__ void __launch_bounds__(128, 4)
+    delta_rule_long_f64(const float* q, const float* k, const u16* mixed, u32 channels,
+                        u32 value_first, const float* beta, const float* decay, u32 key_heads,
+                        u32 value_heads, u32 key_dim, u32 value_dim, u32 tokens, float* state,
+                        u16* out, Failure* failure, u32 site) {
+    DeltaShape s = {key_heads, value_heads, key_dim, value_dim, tokens};
+    DeltaPlace at = {q, k, mixed, channels, value_first, beta, decay, s, 0, 0};
+    delta_rule<WideF64, 8>(at, state, out, failure, site);
+}
+
+extern "C" __global__ void __launch_bounds__(128, 4)
+    delta_rule_long_pair(const float* q, const float* k, const u16* mixed, u32 channels,
+                         u32 value_first, const float* beta, const float* decay, u32 key_heads,
+                         u32 value_heads, u32 key_dim, u32 value_dim, u32 tokens, float* state,
+                         u16* out, Failure* failure, u32 site) {
+    DeltaShape s = {key_heads, value_heads, key_dim, value_dim, tokens};
+    DeltaPlace at = {q, k, mixed, channels, value_first, beta, decay, s, 0, 0};
+    delta_rule<WidePair, 8>(at, state, out, failure, site);
 }

@@ -1,13 +1,12 @@
 // The outputs that `product` left in doubt, one by one: a tile's tokens lie in shared memory, and a
 // warp reads a row once for all of them. Needs what `product` needs.
 //
-// Products of bf16 values are summed in fours, as (a + b) + (c + d), in f32, and the fours in f64. Of a
-// four, each pair rounds once and their sum once more, each by 2^-24 of what it is; so the whole is
-// off by 2 * 2^-24 of the absolute sum, which by Cauchy and Schwarz is below the product of the
-// lengths. The rest is f64 and underflows.
+// Products of bf16 values are summed in pairs in f32, and the pairs in f64. A pair rounds once, by
+// 2^-24 of what it is; so the whole is off by 2^-24 of the absolute sum, which by Cauchy and Schwarz
+// is below the product of the lengths. The rest is f64 and underflows.
 #include "product.cuh"
 
-const u32 BLOCK_WARPS = 16;
+const u32 BLOCK_WARPS = 32;
 // Rows that a warp takes at a time: half of a word of marks.
 const u32 UNIT_ROWS = 16;
 // Pieces of 16 bytes of a row that are asked for at a time.
@@ -28,9 +27,11 @@ __device__ inline float pair_sum(u32 w, u32 x) {
     return __fmaf_rn(high(w), high(x), __fmul_rn(low(w), low(x)));
 }
 
-__device__ inline void add_fours(uint4 w, uint4 x, double* sum) {
-    *sum += (double)__fadd_rn(pair_sum(w.x, x.x), pair_sum(w.y, x.y));
-    *sum += (double)__fadd_rn(pair_sum(w.z, x.z), pair_sum(w.w, x.w));
+__device__ inline void add_pairs(uint4 w, uint4 x, double* sums) {
+    sums[0] += (double)pair_sum(w.x, x.x);
+    sums[1] += (double)pair_sum(w.y, x.y);
+    sums[0] += (double)pair_sum(w.z, x.z);
+    sums[1] += (double)pair_sum(w.w, x.w);
 }
 
 // N tokens of the tile against a row.
@@ -40,7 +41,7 @@ __device__ inline void settle(const Place& at, u32 row, const u32* tokens, Failu
     u32 chunks = w.cols / 8, c = lane();
     const uint4* weights = (const uint4*)w.data + (u64)row * chunks;
     const uint4* inputs[N];
-    double sums[N] = {};
+    double sums[N][2] = {};
 #pragma unroll
     for (u32 i = 0; i < N; i++) inputs[i] = at.x + tokens[i] * chunks;
     for (; c + (AHEAD - 1) * WARP < chunks; c += AHEAD * WARP) {
@@ -50,25 +51,28 @@ __device__ inline void settle(const Place& at, u32 row, const u32* tokens, Failu
 #pragma unroll
         for (u32 k = 0; k < AHEAD; k++) {
 #pragma unroll
-            for (u32 i = 0; i < N; i++) add_fours(v[k], inputs[i][c + k * WARP], sums + i);
+            for (u32 i = 0; i < N; i++) add_pairs(v[k], inputs[i][c + k * WARP], sums[i]);
         }
     }
     for (; c < chunks; c += WARP) {
 #pragma unroll
-        for (u32 i = 0; i < N; i++) add_fours(weights[c], inputs[i][c], sums + i);
+        for (u32 i = 0; i < N; i++) add_pairs(weights[c], inputs[i][c], sums[i]);
     }
+    double totals[N];
+#pragma unroll
+    for (u32 i = 0; i < N; i++) totals[i] = sums[i][0] + sums[i][1];
     for (u32 step = WARP / 2; step > 0; step /= 2) {
 #pragma unroll
-        for (u32 i = 0; i < N; i++) sums[i] += __shfl_xor_sync(ALL_LANES, sums[i], step);
+        for (u32 i = 0; i < N; i++) totals[i] += __shfl_xor_sync(ALL_LANES, totals[i], step);
     }
-    double unit = 2.0 * 0x1p-24 + (w.cols / 64 + 64) * 0x1p-53;
+    double unit = 0x1p-24 + (w.cols / 32 + 64) * 0x1p-53;
     double length = at.proof.rows[row].values;
 #pragma unroll
     for (u32 i = 0; i < N; i++) {
         u32 token = at.first_token + tokens[i], source = at.source(token);
         double absolute = length * (double)at.proof.tokens[source].values;
         u16 y;
-        if (decide_bf16(sums[i], unit * 1.01 * absolute + (double)w.cols * 0x1p-148, &y)) {
+        if (decide_bf16(totals[i], unit * 1.01 * absolute + (double)w.cols * 0x1p-148, &y)) {
             if (lane() == 0) ((u16*)at.job.y)[(u64)token * at.job.y_stride + row] = y;
         } else if (!slow_row<W>(at.job, true, row, (const u16*)inputs[i], token) && lane() == 0) {
             report(failure, at.job.site, source, row);
@@ -80,20 +84,15 @@ __device__ inline void settle(const Place& at, u32 row, const u32* tokens, Failu
 template <class W>
 __device__ inline void settle_row(const Place& at, u32 row, u32 marked, Failure* failure) {
     while (marked != 0) {
-        u32 tokens[4], count = 0;
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            // Where there are fewer, the last one again.
-            tokens[i] = marked != 0 ? (u32)__ffs((i32)marked) - 1 : tokens[i == 0 ? 0 : i - 1];
-            count += marked != 0;
-            marked &= marked - 1;
-        }
-        if (count == 1)
+        u32 tokens[2] = {(u32)__ffs((i32)marked) - 1, 0};
+        marked &= marked - 1;
+        if (marked == 0) {
             settle<W, 1>(at, row, tokens, failure);
-        else if (count == 2)
+        } else {
+            tokens[1] = (u32)__ffs((i32)marked) - 1;
+            marked &= marked - 1;
             settle<W, 2>(at, row, tokens, failure);
-        else
-            settle<W, 4>(at, row, tokens, failure);
+        }
     }
 }
 
@@ -124,16 +123,16 @@ __device__ void doubts(const Job* jobs, const Proof* proofs, u32 tile_tokens, u3
     }
 }
 
-// Grid (ceil(rows / block_rows), ceil(tokens / tile_tokens), jobs) for the most of both; block 512;
+// Grid (ceil(rows / block_rows), ceil(tokens / tile_tokens), jobs) for the most of both; block 1024;
 // dynamic shared memory for `tile_tokens` rows, at most 32, of the widest x; block_rows a multiple
 // of 32.
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(1024, 1)
     product_doubts_f64(const Job* jobs, const Proof* proofs, u32 tile_tokens, u32 block_rows,
                        Failure* failure) {
     doubts<WideF64>(jobs, proofs, tile_tokens, block_rows, failure);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(1024, 1)
     product_doubts_pair(const Job* jobs, const Proof* proofs, u32 tile_tokens, u32 block_rows,
                         Failure* failure) {
     doubts<WidePair>(jobs, proofs, tile_tokens, block_rows, failure);

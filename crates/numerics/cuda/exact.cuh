@@ -101,28 +101,58 @@ struct ExactSum {
     }
 };
 
-// Whether the f64 sum of the products is exact: they are multiples of 2^grid, and their absolute
-// sum, which may have rounded down by less than one part in 2^20, is below 2^(grid + 53).
-template <class F>
-__device__ bool warp_exact_f64(F pair, u32 n, double* sum) {
-    double total = 0.0, absolute = 0.0;
-    i32 grid = NO_GRID;
-#pragma unroll 4
-    for (u32 i = lane(); i < n; i += WARP) {
-        float a, b;
-        pair(i, &a, &b);
+// A sum of products in f64, in any order, with what tells whether it is exact: they are multiples of
+// 2^grid, and their absolute sum, which may have rounded down by less than one part in 2^20, is below
+// 2^(grid + 53).
+struct F64Sum {
+    double total;
+    double absolute;
+    i32 grid;
+
+    __device__ void clear() {
+        total = absolute = 0.0;
+        grid = NO_GRID;
+    }
+
+    __device__ void add(float a, float b) {
         double p = (double)a * (double)b;
         total += p;
         absolute += fabs(p);
         grid = min(grid, grid_of(a) + grid_of(b));
     }
-    for (u32 step = WARP / 2; step > 0; step /= 2) {
-        total += __shfl_xor_sync(ALL_LANES, total, step);
-        absolute += __shfl_xor_sync(ALL_LANES, absolute, step);
-        grid = min(grid, __shfl_xor_sync(ALL_LANES, grid, step));
+
+    __device__ void merge(const F64Sum& other) {
+        total += other.total;
+        absolute += other.absolute;
+        grid = min(grid, other.grid);
     }
-    *sum = total;
-    return grid > -1000 && absolute * (1.0 + 0x1p-20) < power_of_two(min(grid + 53, 1023));
+
+    __device__ void merge_warp() {
+        for (u32 step = WARP / 2; step > 0; step /= 2) {
+            total += __shfl_xor_sync(ALL_LANES, total, step);
+            absolute += __shfl_xor_sync(ALL_LANES, absolute, step);
+            grid = min(grid, __shfl_xor_sync(ALL_LANES, grid, step));
+        }
+    }
+
+    __device__ bool is_exact() const {
+        return grid > -1000 && absolute * (1.0 + 0x1p-20) < power_of_two(min(grid + 53, 1023));
+    }
+};
+
+template <class F>
+__device__ bool warp_exact_f64(F pair, u32 n, double* sum) {
+    F64Sum all;
+    all.clear();
+#pragma unroll 4
+    for (u32 i = lane(); i < n; i += WARP) {
+        float a, b;
+        pair(i, &a, &b);
+        all.add(a, b);
+    }
+    all.merge_warp();
+    *sum = all.total;
+    return all.is_exact();
 }
 
 template <class F>

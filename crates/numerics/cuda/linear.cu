@@ -23,19 +23,25 @@ __device__ inline void lay_out(const Matrix& w, const u16* x, float4* shared) {
     }
 }
 
-// x as f64, element i of each eight together, as `wide_rows` reads it.
-__device__ inline void lay_out_wide(const Matrix& w, const u16* x, double* shared) {
-    u32 chunks = w.cols / 8;
+// x times 2^896 as f64, element i of each eight together, as `wide_rows` reads it; `most` becomes the
+// bits of the largest magnitude.
+__device__ inline void lay_out_wide(const Matrix& w, const u16* x, double* shared, u32* most) {
+    u32 chunks = w.cols / 8, largest = 0;
 #pragma unroll 2
     for (u32 c = threadIdx.x; c < chunks; c += BLOCK_WARPS * WARP) {
         uint4 v = ((const uint4*)x)[c];
         u32 pairs[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-            shared[2 * i * chunks + c] = (double)low(pairs[i]);
-            shared[(2 * i + 1) * chunks + c] = (double)high(pairs[i]);
+            shared[2 * i * chunks + c] = (double)low(pairs[i]) * 0x1p896;
+            shared[(2 * i + 1) * chunks + c] = (double)high(pairs[i]) * 0x1p896;
+            largest = max(largest, max(pairs[i] << 16 & 0x7fffffffu, pairs[i] & 0x7fff0000u));
         }
     }
+    for (u32 step = WARP / 2; step > 0; step /= 2) {
+        largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, step));
+    }
+    if (lane() == 0) atomicMax(most, largest);
 }
 
 // The job of this block; several warps look at 32 jobs at a time.
@@ -68,9 +74,11 @@ __device__ inline void ask_ahead(const Matrix& w, Rows rows) {
 #endif
 }
 
-// Rows of a block that the first stage left in doubt; those beyond the room are settled at once.
+// Rows of a block that the first stage left in doubt; those beyond the room are settled at once. And
+// the bits of the largest input.
 const u32 DOUBTS_MAX = 16;
 struct Doubts {
+    u32 most;
     u32 count;
     u32 rows[DOUBTS_MAX];
 };
@@ -100,7 +108,10 @@ __device__ inline void take_rows(const Job& job, const Input& in, const u32* row
     float y_f32[N];
     bool decided[N] = {};
     if (in.fast) fast_rows<N>(job, rows, (const float4*)shared, in.x, y, decided);
-    if (in.wide) wide_rows<N>(job, rows, (const double*)shared, y_f32, decided);
+    if (in.wide) {
+        float most = __uint_as_float(doubts->most);
+        wide_rows<N>(job, rows, (const double*)shared, most, y_f32, decided);
+    }
 #pragma unroll
     for (u32 r = 0; r < N; r++) {
         u64 at = (u64)in.token * job.y_stride + rows[r];
@@ -113,7 +124,7 @@ __device__ inline void take_rows(const Job& job, const Input& in, const u32* row
             continue;
         }
         u32 place = DOUBTS_MAX;
-        if (in.fast && lane() == 0) place = atomicAdd(&doubts->count, 1u);
+        if ((in.fast || in.wide) && lane() == 0) place = atomicAdd(&doubts->count, 1u);
         place = __shfl_sync(ALL_LANES, place, 0);
         if (place >= DOUBTS_MAX)
             finish_row<W>(job, in, rows[r], failure);
@@ -174,8 +185,51 @@ __device__ inline W wide_share(const Matrix& w, u32 row, const float4* x, const 
     return parts[0];
 }
 
+// The same of a plain row whose sum is to be rounded to f32: nearly all that are in doubt are ties,
+// which f64 holds.
+__device__ inline F64Sum exact_share(const Matrix& w, u32 row, const double* x) {
+    F64Sum sum;
+    sum.clear();
+    u32 chunks = w.cols / 8;
+    const uint4* from = (const uint4*)w.data + (u64)row * chunks;
+    for (u32 c = threadIdx.x; c < chunks; c += BLOCK_WARPS * WARP) {
+        uint4 v = from[c];
+        u32 pairs[4] = {v.x, v.y, v.z, v.w};
+        for (u32 i = 0; i < 4; i++) {
+            sum.add(low(pairs[i]), (float)(x[2 * i * chunks + c] * 0x1p-896));
+            sum.add(high(pairs[i]), (float)(x[(2 * i + 1) * chunks + c] * 0x1p-896));
+        }
+    }
+    sum.merge_warp();
+    return sum;
+}
+
 // The rows that a block's warps left in doubt, each by all of them: what a warp by itself would
 // need for one, everybody waits for.
+template <class W>
+__device__ inline void settle_wide(const Job& job, const Input& in, const double* shared,
+                                   const Doubts& doubts, Failure* failure) {
+    __shared__ F64Sum shares[DOUBTS_MAX][BLOCK_WARPS];
+    __syncthreads();
+    u32 count = min(doubts.count, DOUBTS_MAX), warp = threadIdx.x / WARP;
+    if (count == 0) return;
+    for (u32 i = 0; i < count; i++) {
+        F64Sum share = exact_share(job.weights, doubts.rows[i], shared);
+        if (lane() == 0) shares[i][warp] = share;
+    }
+    __syncthreads();
+    for (u32 i = warp; i < count; i += BLOCK_WARPS) {
+        F64Sum sum = shares[i][0];
+        for (u32 k = 1; k < BLOCK_WARPS; k++) sum.merge(shares[i][k]);
+        float y = __double2float_rn(sum.total);
+        if (!sum.is_exact() || !is_finite_f32(y))
+            finish_row<W>(job, in, doubts.rows[i], failure);
+        else if (lane() == 0)
+            ((float*)job.y)[(u64)in.token * job.y_stride + doubts.rows[i]] = y;
+    }
+}
+
+// The same of sums to be rounded to bf16: f64 decides nearly all.
 template <class W>
 __device__ inline void settle(const Job& job, const Input& in, const float4* shared,
                               const Doubts& doubts, Failure* failure) {
@@ -222,12 +276,14 @@ __device__ void linear(const Job* jobs, u32 job_count, Failure* failure) {
         in.source = job.tokens ? job.tokens[in.token] : in.token;
         in.x = job.x + (u64)in.source * w.cols;
         if (in.fast || in.wide) {
+            // Nobody needs those of the token before any more.
             __syncthreads();
-            if (threadIdx.x == 0) doubts.count = 0;
+            if (threadIdx.x == 0) doubts.count = doubts.most = 0;
+            __syncthreads();
             if (in.fast)
                 lay_out(w, in.x, (float4*)shared);
             else
-                lay_out_wide(w, in.x, (double*)shared);
+                lay_out_wide(w, in.x, (double*)shared, &doubts.most);
             __syncthreads();
         }
         u32 row = mine.first;
@@ -237,6 +293,7 @@ __device__ void linear(const Job* jobs, u32 job_count, Failure* failure) {
         }
         if (row < w.rows) take_rows<W, 1>(job, in, &row, shared, &doubts, failure);
         if (in.fast) settle<W>(job, in, (const float4*)shared, doubts, failure);
+        if (in.wide) settle_wide<W>(job, in, (const double*)shared, doubts, failure);
     }
 }
 

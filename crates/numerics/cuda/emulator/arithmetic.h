@@ -24,6 +24,9 @@ inline double __dmul_rn(double a, double b) { return a * b; }
 inline double __ddiv_rn(double a, double b) { return a / b; }
 inline double __dsqrt_rn(double a) { return std::sqrt(a); }
 inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+inline double __hiloint2double(int high, int low) {
+    return __longlong_as_double((long long)high << 32 | (unsigned)low);
+}
 inline float __double2float_rn(double v) { return (float)v; }
 
 // To integers, ties to even: what is too large becomes the nearest integer there is. A NaN becomes

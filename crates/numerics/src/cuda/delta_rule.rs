@@ -27,7 +27,9 @@ pub struct DeviceDeltaInputs<'a> {
 
 /// Warps of a block, and rows of the state that each carries.
 const BLOCK_WARPS: usize = 4;
-const WARP_ROWS: usize = 2;
+const WARP_ROWS: usize = 4;
+/// Keys up to this length take fewer registers.
+const SHORT_DIM: usize = 128;
 
 impl Gpu {
     /// Runs a chunk through the state `[value_heads, value_dim, key_dim]`.
@@ -95,8 +97,9 @@ impl Gpu {
             inputs.rule_site
         ];
         let grid = Grid::line(warps.div_ceil(BLOCK_WARPS), 32 * BLOCK_WARPS as u32);
+        let name = if s.key_dim <= SHORT_DIM { "delta_rule" } else { "delta_rule_long" };
         // SAFETY: shapes as asserted.
-        unsafe { self.launch("delta_rule", grid, args)? };
+        unsafe { self.launch(name, grid, args)? };
         Ok(out)
     }
 }

@@ -41,7 +41,11 @@ const SOURCES: [Source; 16] = [
     ),
     (include_str!("../../cuda/ptx/conv.ptx"), BASE, &[("conv", true), ("conv_history", false)]),
     (include_str!("../../cuda/ptx/delta_inputs.ptx"), BASE, &[("delta_inputs", true)]),
-    (include_str!("../../cuda/ptx/delta_rule.ptx"), BASE, &[("delta_rule", true)]),
+    (
+        include_str!("../../cuda/ptx/delta_rule.ptx"),
+        BASE,
+        &[("delta_rule", true), ("delta_rule_long", true)],
+    ),
     (include_str!("../../cuda/ptx/router.ptx"), BASE, &[("route", true)]),
     (include_str!("../../cuda/ptx/experts.ptx"), BASE, &[("expert_jobs", false)]),
     (

@@ -19,7 +19,7 @@ const BLOCK: u32 = 128;
 /// Dynamic shared memory of `product`: three stages of two tiles.
 pub(super) const SHARED_BYTES: u32 = 3 * 24 * 1024;
 /// Rows of a block of `product_doubts`, fewer and more.
-const DOUBTS_ROWS: [usize; 2] = [256, 1024];
+const DOUBTS_ROWS: [usize; 2] = [512, 1024];
 /// Packed weights are unpacked so many bytes at a time, or one matrix.
 const SCRATCH_BYTES: usize = 256 << 20;
 
@@ -117,7 +117,7 @@ impl Gpu {
         let enough = few >= 4 * self.info.multiprocessors;
         let block_rows = if enough { DOUBTS_ROWS[1] } else { DOUBTS_ROWS[0] };
         let blocks = (most_rows.div_ceil(block_rows), tiles, jobs.len());
-        let grid = Grid { blocks, block: 512, shared_bytes: (tile * 2 * cols) as u32 };
+        let grid = Grid { blocks, block: 1024, shared_bytes: (tile * 2 * cols) as u32 };
         let args = args![&raw, &proofs, tile, block_rows, self.failure()];
         // SAFETY: as above.
         unsafe { self.launch("product_doubts", grid, args) }

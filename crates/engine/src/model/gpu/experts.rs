@@ -10,7 +10,6 @@ use numerics::cuda::{
     Buffer, DeviceRouting, DeviceTerms, ExpertTable, Gpu, GpuError, LinearJob, Site, TokenExperts,
     TokenShared,
 };
-use numerics::op::linear::Prepared;
 
 use super::super::config::Moe;
 use super::super::error::ModelError;
@@ -112,14 +111,9 @@ impl GpuExperts {
         let ids = at.gpu.download(&chosen.ids)?;
         let experts = ids.into_iter().map(ExpertIdx).collect();
         let groups = Routing { experts, weights: Vec::new() }.groups(moe);
-        let loads: Vec<_> = groups.iter().map(|g| self.load(at, &groups, g.expert)).collect();
-        let x_here = match at.slots.split.may_help(&loads) {
-            true => Some(Prepared::new(at.cpu, at.gpu.download(x)?, hidden)),
-            false => None,
-        };
         let mut chunk = Chunk {
             x,
-            x_here,
+            x_here: None,
             tokens,
             routed: at.gpu.room(tokens * moe.top_k * hidden)?,
             done: 0,

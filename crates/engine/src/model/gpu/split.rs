@@ -58,7 +58,7 @@ impl Split {
     /// Whether the processor could be given any of these.
     pub(super) fn may_help(&self, loads: &[Load]) -> bool {
         match self.share {
-            CpuShare::Share(share) => share > 0.0,
+            CpuShare::Share(share) => share > 0.0 && !loads.is_empty(),
             CpuShare::Auto => {
                 let link: f64 = loads.iter().map(|l| self.link.seconds * l.bytes as f64).sum();
                 loads.iter().any(|l| self.cpu_seconds(*l) < link)

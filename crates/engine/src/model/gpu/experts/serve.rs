@@ -65,6 +65,7 @@ impl GpuExperts {
         let plan = at.slots.vram.request(self.layer, &needed, phase);
         counters.tiers.vram_experts += plan.hits.len() as u64;
         chunk.held = needed;
+        let missing: Vec<_> = plan.misses.iter().map(|e| self.load(at, groups, *e)).collect();
         let mut wave = Wave::default();
         for (expert, slot) in plan.hits {
             let mlp = at.slots.mlp(slot);
@@ -72,10 +73,16 @@ impl GpuExperts {
             wave.push((expert, mlp));
         }
         let mut left = plan.misses;
-        let mut done = self.run(at, groups, chunk, &mut wave, counters).map_err(Into::into);
-        if done.is_ok() {
-            done = self.bring(at, groups, chunk, &mut left, counters);
-        }
+        let mut all = || {
+            if at.slots.split.may_help(&missing) {
+                // Before the device has more to do, which this would wait for.
+                let (x, hidden) = (chunk.x, chunk.x.len() / chunk.tokens);
+                chunk.x_here = Some(Prepared::new(at.cpu, at.gpu.download(x)?, hidden));
+            }
+            self.run(at, groups, chunk, &mut wave, counters)?;
+            self.bring(at, groups, chunk, &mut left, counters)
+        };
+        let done: Result<(), ModelError> = all();
         // After an error the planner must not wait for what never comes.
         for expert in &left {
             at.slots.vram.failed(self.layer, *expert, None);
