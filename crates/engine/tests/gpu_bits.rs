@@ -113,6 +113,28 @@ fn a_gpu_changes_no_bit_of_qwen3_moe() {
     check("golden/qwen3_moe");
 }
 
+/// Tiles of tokens, positions and channels that are full and that are not, behind others.
+#[test]
+fn a_gpu_changes_no_bit_of_a_long_prompt() {
+    let _memory = MEMORY.read().expect("no test that failed holds it alone");
+    let weights = Weights::in_place("tiny-moe");
+    let ids: Vec<TokenId> = (0..90).map(|i| TokenId(i * 37 % 500 + 1)).collect();
+    let all = |model: &Model| {
+        let (mut state, mut counters) = (State::new(model.description()), PhaseCounters::default());
+        let mut bits = Vec::new();
+        for ids in [&ids[..20], &ids[20..]] {
+            let values = model.forward(&mut state, ids, Logits::All, &mut counters).unwrap();
+            bits.extend(values.into_iter().map(f32::to_bits));
+        }
+        bits
+    };
+    let expected = all(&weights.open(cpu(), Placement::Mapped, None));
+    let Some(gpu) = gpu(Some(Wide::F64)) else { return };
+    let mut model = weights.open(cpu(), Placement::Mapped, None);
+    model.move_to(gpu, &wish(VramWish::Free, CpuShare::Auto)).expect("room");
+    assert!(all(&model) == expected, "other bits");
+}
+
 #[test]
 fn a_budget_that_cannot_do_is_refused_with_the_one_that_would() {
     let _memory = MEMORY.read().expect("no test that failed holds it alone");

@@ -12,6 +12,10 @@
 // least single precision". `tensor_probe` tests it on the card at hand.
 __device__ inline void mma_bf16(float* d, const u32* a, const u32* b);
 
+// d += a * b, [8, 4] * [4, 8] in f64, each step a multiply-add that rounds to nearest: lane l has row
+// l / 4 of a at column l % 4, column l / 4 of b at row l % 4, and of d columns l % 4 * 2 and the next.
+__device__ inline void mma_f64(double* d, double a, double b);
+
 // Four 8x8 matrices of bf16 from shared memory: lane l names row l % 8 of matrix l / 8.
 __device__ inline void load_matrices(u32* out, const void* row);
 
@@ -29,6 +33,12 @@ __device__ inline void mma_bf16(float* d, const u32* a, const u32* b) {
         "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
         : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.0f));
+}
+
+__device__ inline void mma_f64(double* d, double a, double b) {
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
+        : "+d"(d[0]), "+d"(d[1])
+        : "d"(a), "d"(b));
 }
 
 __device__ inline u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
@@ -105,6 +115,19 @@ __device__ inline void mma_bf16(float* d, const u32* a, const u32* b) {
             products[k] = x * half_of(others_b[out % 2][q][high], k % 2);
         }
         d[out] = cut_sum(products);
+    }
+}
+
+__device__ inline void mma_f64(double* d, double a, double b) {
+    double row[4];
+    const uint64_t* left = emulator::meet_warp(6, (u64)__double_as_longlong(a));
+    for (u32 k = 0; k < 4; k++) row[k] = __longlong_as_double((i64)left[lane() / 4 * 4 + k]);
+    const uint64_t* right = emulator::meet_warp(7, (u64)__double_as_longlong(b));
+    for (u32 n = 0; n < 2; n++) {
+        for (u32 k = 0; k < 4; k++) {
+            double v = __longlong_as_double((i64)right[(lane() % 4 * 2 + n) * 4 + k]);
+            d[n] = __fma_rn(row[k], v, d[n]);
+        }
     }
 }
 

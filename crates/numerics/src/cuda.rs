@@ -24,7 +24,7 @@ mod streams;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
 pub use attention::{DeviceKeyValues, Queries, REACH};
 pub use conv::DeviceTaps;
@@ -110,16 +110,16 @@ impl Gpu {
     /// No driver, or one that is too old.
     pub fn driver() -> Result<(i32, usize), GpuError> {
         // SAFETY: opens a library of the system by its name.
-        if !unsafe { cudarc::driver::sys::is_culib_present() } {
+        if !unsafe { sys::is_culib_present() } {
             return Err(GpuError::NoDriver);
         }
         let count = CudaContext::device_count().map_err(|error| match error.0 {
-            cudarc::driver::sys::CUresult::CUDA_ERROR_NO_DEVICE => GpuError::NoDevice,
+            sys::CUresult::CUDA_ERROR_NO_DEVICE => GpuError::NoDevice,
             _ => GpuError::of("looking for devices", error),
         })?;
         let mut version = 0;
         // SAFETY: the driver writes one integer.
-        let done = unsafe { cudarc::driver::sys::cuDriverGetVersion(&mut version) };
+        let done = unsafe { sys::cuDriverGetVersion(&mut version) };
         done.result().map_err(|e| GpuError::of("asking for its version", e))?;
         let (found_major, found_minor) = (version / 1000, version % 1000 / 10);
         let (needed_major, needed_minor) = NEEDED_DRIVER;
@@ -153,6 +153,7 @@ impl Gpu {
         if (major, minor) < kernels::BASE {
             return Err(GpuError::TooOldDevice { name: info.name, major, minor });
         }
+        keep_freed_memory(&context)?;
         let wide = wide.unwrap_or_else(|| info.wide(&context));
         let stream = context.new_stream().map_err(|e| GpuError::of("making a stream", e))?;
         let kernels = Kernels::load(&context, wide, info.capability)?;
@@ -209,6 +210,20 @@ impl Gpu {
         let at = crate::NonFinite { token: words[1] as usize, row: words[2] as usize };
         Ok(Finished { values, failed: Some(Failed { site: Site(words[0]), at }) })
     }
+}
+
+/// Lets memory that is freed stay with the process, to be taken again: given back at every wait, it
+/// would cost milliseconds at the next taking.
+fn keep_freed_memory(context: &CudaContext) -> Result<(), GpuError> {
+    let mut all = u64::MAX;
+    let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the pool of a device that is open; the attribute is a 64-bit count, which is read.
+    let set = unsafe {
+        result::device::get_default_mem_pool(context.cu_device()).and_then(|pool| {
+            result::mem_pool::set_attribute(pool, threshold, (&raw mut all).cast())
+        })
+    };
+    set.map_err(|e| GpuError::of("keeping memory", e))
 }
 
 /// What was there when all work was done.

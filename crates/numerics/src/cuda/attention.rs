@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::kernels::{Address, Grid, args};
-use super::{Buffer, Gpu, GpuError, Site};
+use super::{Buffer, Gpu, GpuError, Site, Wide};
 
 /// The keys and values of one layer, `[kv_heads, capacity, head_dim]` each.
 pub struct DeviceKeyValues {
@@ -21,6 +21,9 @@ const CAPACITY_STEP: usize = REACH;
 const SCORES_BYTES_MAX: usize = 64 << 20;
 /// Positions of a block of scores.
 const SCORE_BLOCK: usize = 64;
+/// Tokens, positions or channels of a tile; tokens from which on tiles pay.
+const TILE: usize = 64;
+const TILE_LEAST_TOKENS: usize = 16;
 /// Positions by whose multiples launches grow.
 pub const REACH: usize = 256;
 
@@ -170,22 +173,44 @@ impl DeviceKeyValues {
         let capacity = self.capacity;
         let at = |buffer: &Buffer<bf16>| Address::of(buffer, first * heads * dim);
         let (q, out, gate) = (at(queries.q), at(out), queries.gate.map_or(Address(0), at));
-        let blocks = stride.div_ceil(SCORE_BLOCK);
-        let grid = Grid { blocks: (blocks, heads, count), block: 256, shared_bytes: 0 };
         let (failure, site) = (gpu.failure(), queries.site);
         let scale = queries.scale;
-        let args = args![
-            q, &self.keys, heads, kv, dim, capacity, count, position, first, scale, scores, stride,
-            failure, site
-        ];
-        // SAFETY: the scores of `count` tokens fit, and the cache holds all positions up to the
-        // last token.
-        unsafe { gpu.launch("attention_scores", grid, args)? };
+        let in_tiles = self.is_in_tiles(gpu, queries.q.len() / (heads * dim));
+        let tiles = count.div_ceil(TILE);
+        if in_tiles {
+            let of_q = gpu.room::<u32>(2 * count * heads)?;
+            let of_keys = gpu.room::<u32>(2 * kv * capacity)?;
+            row_notes(gpu, q, (count * heads, 1), (count * heads, dim), &of_q)?;
+            let keys = Address::of(&self.keys, 0);
+            row_notes(gpu, keys, (self.positions, kv), (capacity, dim), &of_keys)?;
+            let grid =
+                Grid { blocks: (stride.div_ceil(TILE), heads, tiles), block: 128, shared_bytes: 0 };
+            let args = args![
+                q, &self.keys, &of_q, &of_keys, heads, kv, dim, capacity, count, position, first,
+                scale, scores, stride, failure, site
+            ];
+            // SAFETY: the scores of `count` tokens fit, and the cache holds all positions up to the
+            // last token.
+            unsafe { gpu.launch("tile_scores", grid, args)? };
+        } else {
+            let blocks = (stride.div_ceil(SCORE_BLOCK), heads, count);
+            let grid = Grid { blocks, block: 256, shared_bytes: 0 };
+            let args = args![
+                q, &self.keys, heads, kv, dim, capacity, count, position, first, scale, scores,
+                stride, failure, site
+            ];
+            // SAFETY: as above.
+            unsafe { gpu.launch("attention_scores", grid, args)? };
+        }
         let grid = Grid { blocks: (heads, count, 1), block: 256, shared_bytes: 0 };
         let args = args![scores, heads, count, position, first, stride, failure, site];
         // SAFETY: as before.
         unsafe { gpu.launch("attention_soften", grid, args)? };
-        let grid = Grid { blocks: (dim.div_ceil(32), heads, count), block: 256, shared_bytes: 0 };
+        let (name, blocks, block) = match in_tiles {
+            true => ("tile_mix", (dim.div_ceil(TILE), heads, tiles), 128),
+            false => ("attention_mix", (dim.div_ceil(32), heads, count), 256),
+        };
+        let grid = Grid { blocks, block, shared_bytes: 0 };
         let args = args![
             scores,
             &self.values,
@@ -203,8 +228,28 @@ impl DeviceKeyValues {
             site
         ];
         // SAFETY: as before; the output of these tokens is as large as their queries.
-        unsafe { gpu.launch("attention_mix", grid, args) }
+        unsafe { gpu.launch(name, grid, args) }
     }
+
+    /// Whether products of so many tokens are taken in tiles.
+    fn is_in_tiles(&self, gpu: &Gpu, tokens: usize) -> bool {
+        let cores = gpu.kernels.has_tensor_cores() && gpu.wide() == Wide::F64;
+        cores && tokens >= TILE_LEAST_TOKENS && self.head_dim.is_multiple_of(8)
+    }
+}
+
+/// Queues `row_notes` of `rows` of each group; shapes: `(rows, groups)`, `(group_stride, dim)`.
+fn row_notes(
+    gpu: &Gpu,
+    values: Address,
+    (rows, groups): (usize, usize),
+    (group_stride, dim): (usize, usize),
+    out: &Buffer<u32>,
+) -> Result<(), GpuError> {
+    let grid = Grid { blocks: (rows.div_ceil(8), groups, 1), block: 256, shared_bytes: 0 };
+    let args = args![values, rows, group_stride, dim, out];
+    // SAFETY: the callers' shapes, and two words for each row.
+    unsafe { gpu.launch("row_notes", grid, args) }
 }
 
 /// Tokens of a chunk that are attended for together.

@@ -15,7 +15,7 @@ use super::{Gpu, GpuError, Wide};
 /// each accumulator.
 type Source = (&'static str, (i32, i32), &'static [(&'static str, bool)]);
 
-const SOURCES: [Source; 16] = [
+const SOURCES: [Source; 17] = [
     (include_str!("../../cuda/ptx/linear.ptx"), BASE, &[("linear", true)]),
     (
         include_str!("../../cuda/ptx/product.ptx"),
@@ -38,6 +38,11 @@ const SOURCES: [Source; 16] = [
         include_str!("../../cuda/ptx/attention.ptx"),
         BASE,
         &[("attention_scores", true), ("attention_soften", true), ("attention_mix", true)],
+    ),
+    (
+        include_str!("../../cuda/ptx/attention_tiles.ptx"),
+        (8, 0),
+        &[("row_notes", false), ("tile_scores", false), ("tile_mix", false)],
     ),
     (include_str!("../../cuda/ptx/conv.ptx"), BASE, &[("conv", true), ("conv_history", false)]),
     (include_str!("../../cuda/ptx/delta_inputs.ptx"), BASE, &[("delta_inputs", true)]),
