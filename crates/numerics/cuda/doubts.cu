@@ -2,8 +2,8 @@
 // warp reads a row once for all of them. Needs what `product` needs.
 //
 // Products of bf16 values are summed in pairs in f32, and the pairs in f64. A pair rounds once, by
-// 2^-24 of what it is; so the whole is off by 2^-24 of the absolute sum, which by Cauchy and Schwarz
-// is below the product of the lengths. The rest is f64 and underflows.
+// 2^-24 of what it is; so the whole is off by 2^-24 of the absolute sum, which by Cauchy and
+// Schwarz is below the product of the lengths. The rest is f64 and underflows.
 #include "product.cuh"
 
 const u32 BLOCK_WARPS = 32;
@@ -123,9 +123,9 @@ __device__ void doubts(const Job* jobs, const Proof* proofs, u32 tile_tokens, u3
     }
 }
 
-// Grid (ceil(rows / block_rows), ceil(tokens / tile_tokens), jobs) for the most of both; block 1024;
-// dynamic shared memory for `tile_tokens` rows, at most 32, of the widest x; block_rows a multiple
-// of 32.
+// Grid (ceil(rows / block_rows), ceil(tokens / tile_tokens), jobs) for the most of both; block
+// 1024; dynamic shared memory for `tile_tokens` rows, at most 32, of the widest x; block_rows a
+// multiple of 32.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     product_doubts_f64(const Job* jobs, const Proof* proofs, u32 tile_tokens, u32 block_rows,
                        Failure* failure) {

@@ -101,9 +101,9 @@ struct ExactSum {
     }
 };
 
-// A sum of products in f64, in any order, with what tells whether it is exact: they are multiples of
-// 2^grid, and their absolute sum, which may have rounded down by less than one part in 2^20, is below
-// 2^(grid + 53).
+// A sum of products in f64, in any order, with what tells whether it is exact: they are multiples
+// of 2^grid, and their absolute sum, which may have rounded down by less than one part in 2^20, is
+// below 2^(grid + 53).
 struct F64Sum {
     double total;
     double absolute;

@@ -98,9 +98,9 @@ __device__ inline void sum_packed(const Matrix& w, u32 row, const float4* x, con
 }
 
 // The bound: of a four, each pair rounds once and their sum once more, each by 2^-24 of what it is,
-// so all fours together by 2 * 2^-24 of the absolute sum. What follows is f64: below `cols` / 32 + 64
-// additions of 2^-53 on a way. The slack of 1.01 covers the f32 roundings of `absolute` up to 2^16
-// columns. A product that underflows is off by 2^-150.
+// so all fours together by 2 * 2^-24 of the absolute sum. What follows is f64: below `cols` / 32 +
+// 64 additions of 2^-53 on a way. The slack of 1.01 covers the f32 roundings of `absolute` up to
+// 2^16 columns. A product that underflows is off by 2^-150.
 __device__ inline bool decide_partial(const Partial& p, u32 cols, u16* out) {
     double y = p.sum[0] + p.sum[1];
     float absolute = p.absolute;
@@ -152,8 +152,8 @@ __device__ inline double scaled_high(u32 pair) {
 }
 __device__ inline double scaled_low(u32 pair) { return scaled_high(pair << 16); }
 
-// Eight weights of each row with their inputs times 2^896, which lie `chunks` apart; `sizes` takes the
-// weights' magnitudes.
+// Eight weights of each row with their inputs times 2^896, which lie `chunks` apart; `sizes` takes
+// the weights' magnitudes.
 template <u32 N>
 __device__ inline void add_eights(const uint4* v, const double* x, u32 chunks, u32 c,
                                   double (*sums)[4], float* sizes) {

@@ -23,8 +23,8 @@ __device__ inline void lay_out(const Matrix& w, const u16* x, float4* shared) {
     }
 }
 
-// x times 2^896 as f64, element i of each eight together, as `wide_rows` reads it; `most` becomes the
-// bits of the largest magnitude.
+// x times 2^896 as f64, element i of each eight together, as `wide_rows` reads it; `most` becomes
+// the bits of the largest magnitude.
 __device__ inline void lay_out_wide(const Matrix& w, const u16* x, double* shared, u32* most) {
     u32 chunks = w.cols / 8, largest = 0;
 #pragma unroll 2
@@ -74,8 +74,8 @@ __device__ inline void ask_ahead(const Matrix& w, Rows rows) {
 #endif
 }
 
-// Rows of a block that the first stage left in doubt; those beyond the room are settled at once. And
-// the bits of the largest input.
+// Rows of a block that the first stage left in doubt; those beyond the room are settled at once.
+// And the bits of the largest input.
 const u32 DOUBTS_MAX = 16;
 struct Doubts {
     u32 most;

@@ -61,8 +61,8 @@ __device__ inline Terms terms_of(const u16* outputs, const u32* rows, const floa
                  hidden};
 }
 
-// h = store(h + S_bf16(w*d over the choices, + sig(g)*shared)). Grid (ceil(hidden / 256), tokens), block
-// 256; rows and weights [tokens, top_k], shared [tokens, hidden] or null.
+// h = store(h + S_bf16(w*d over the choices, + sig(g)*shared)). Grid (ceil(hidden / 256), tokens),
+// block 256; rows and weights [tokens, top_k], shared [tokens, hidden] or null.
 extern "C" __global__ void mix_f64(const u16* outputs, const u32* rows, const float* weights,
                                    u32 top_k, const u16* shared, const float* shared_gates,
                                    u32 hidden, u16* h, Failure* failure, u32 site) {

@@ -9,11 +9,12 @@
 // among them, cut below 2^-23 of it or further down, added exactly, and the sum is cut or rounded
 // to f32. That is what Fasi, Higham, Mikaitis and Pranesh (2021) found from Volta to Ampere, with
 // two bits more from Turing on, and Li et al. (2024) on Hopper. NVIDIA's own words promise "at
-// least single precision". `tensor_probe` tests it on the card at hand.
+// least single precision". Only runs on a card show it.
 __device__ inline void mma_bf16(float* d, const u32* a, const u32* b);
 
-// d += a * b, [8, 4] * [4, 8] in f64, each step a multiply-add that rounds to nearest: lane l has row
-// l / 4 of a at column l % 4, column l / 4 of b at row l % 4, and of d columns l % 4 * 2 and the next.
+// d += a * b, [8, 4] * [4, 8] in f64, each step a multiply-add that rounds to nearest: lane l has
+// row l / 4 of a at column l % 4, column l / 4 of b at row l % 4, and of d columns l % 4 * 2 and
+// the next.
 __device__ inline void mma_f64(double* d, double a, double b);
 
 // Four 8x8 matrices of bf16 from shared memory: lane l names row l % 8 of matrix l / 8.

@@ -40,8 +40,8 @@ pub enum ModelError {
 
     #[error(
         "{found_bytes} bytes of GPU memory cannot hold the dense weights ({dense_bytes} bytes) and \
-             the experts that are in use: {needed_bytes} bytes would do, as --vram-budget or as free \
-             memory of the device"
+             the experts that are in use: {needed_bytes} bytes would do, as --vram-budget or as \
+             free memory of the device"
     )]
     VramBudget { needed_bytes: u64, found_bytes: u64, dense_bytes: u64 },
 

@@ -173,8 +173,7 @@ impl DeviceKeyValues {
         let capacity = self.capacity;
         let at = |buffer: &Buffer<bf16>| Address::of(buffer, first * heads * dim);
         let (q, out, gate) = (at(queries.q), at(out), queries.gate.map_or(Address(0), at));
-        let (failure, site) = (gpu.failure(), queries.site);
-        let scale = queries.scale;
+        let (failure, site, scale) = (gpu.failure(), queries.site, queries.scale);
         let in_tiles = self.is_in_tiles(gpu, queries.q.len() / (heads * dim));
         let tiles = count.div_ceil(TILE);
         if in_tiles {

@@ -13,7 +13,8 @@ pub struct DeviceTerms<'a> {
     pub rows: &'a Buffer<u32>,
     pub weights: &'a Buffer<f32>,
     pub top_k: usize,
-    /// Outputs of the shared expert `[tokens, hidden]` and its gates before the sigmoid, `[tokens]`.
+    /// Outputs of the shared expert `[tokens, hidden]` and its gates before the sigmoid,
+    /// `[tokens]`.
     pub shared: Option<(&'a Buffer<bf16>, &'a Buffer<f32>)>,
 }
 
