@@ -206,7 +206,9 @@ extern "C" __global__ void __launch_bounds__(TILE_BLOCK, 3)
     }
     atomicMax(&largest, most);
     __syncthreads();
-    double absolute = 1.01 * (double)widen((u16)largest), bound = wide_bound(2 * end, absolute);
+    // 2^-896 times a product can underflow, as those of tiny values do.
+    double absolute = 1.01 * (double)widen((u16)largest);
+    double bound = wide_bound(2 * end, absolute) + underflows(end);
     each_output(sums, row, col, [&](u32 r, u32 c, double sum) {
         u32 token = first_token + r, channel = first_channel + c;
         bool there = token < tokens && channel < dim;
