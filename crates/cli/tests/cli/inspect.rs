@@ -70,7 +70,7 @@ fn a_synthetic_checkpoint_runs() {
 
 #[test]
 fn the_selftest_compares_every_level_that_is_here() {
-    let found = json(&["selftest", "--quick"]);
+    let found = json(&["selftest", "--quick", "--device", "cpu"]);
     assert_eq!(found["equal"], true);
     let rows = found["rows"].as_array().expect("a list");
     assert_eq!(rows.len(), 3);
@@ -78,4 +78,17 @@ fn the_selftest_compares_every_level_that_is_here() {
     let ran: Vec<_> = rows.iter().filter(|row| row["available"] == true).collect();
     assert_eq!(ran.len(), levels);
     assert!(ran.iter().all(|row| row["compared"] == 47));
+}
+
+#[test]
+fn the_selftest_says_when_there_is_no_gpu() {
+    if numerics::cuda::Gpu::driver().is_ok() {
+        eprintln!("skipped: there is a GPU");
+        return;
+    }
+    let found = json(&["selftest", "--quick"]);
+    let rows = found["rows"].as_array().expect("a list");
+    let missing: Vec<_> = rows.iter().filter(|row| row["device"] == "cuda").collect();
+    assert_eq!(missing.len(), 1);
+    assert_eq!(missing[0]["available"], false);
 }
